@@ -84,7 +84,7 @@ def test_what_the_output_has_no_bytes_for_is_shown_by_its_code(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     "arguments",
-    [["tokenize", "\udcff"], ["generate", "\udcff"]]
+    [["tokenize", "\udcff"], ["generate", "\udcff"], ["webhooks", "retry", "\udcff"]]
     + [["generate", option, "\udcff", "x"] for option in ("--system", "--stop", "--idempotency-key")],
     ids=" ".join,
 )

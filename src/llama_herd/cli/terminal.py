@@ -25,6 +25,9 @@ HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 #: A book of a thousand pages has 3 MB.
 MAX_STDIN_BYTES = 64 << 20
 
+#: A line to a person is no longer: what it repeats of an argument may be.
+MAX_SAID_CHARS = 4000
+
 #: Unicode's categories of characters that move the cursor, end lines, turn the text's direction, or hide.
 UNSEEN = ("Cc", "Cf", "Zl", "Zp")
 #: Those of them that texts are made of: emoji and several scripts join and separate letters by the last two.
@@ -49,8 +52,11 @@ def harmless(text: str) -> str:
 
 
 def say(line: str) -> None:
-    """Tell a person something beside what a command prints."""
-    print(f"herd: {harmless(line)}", file=sys.stderr, flush=True)
+    """Tell a person something beside what a command prints, in one line, whatever of others it repeats."""
+    shown = harmless(line).replace("\n", " ")
+    if len(shown) > MAX_SAID_CHARS:
+        shown = f"{shown[: MAX_SAID_CHARS // 2]} ... {shown[-MAX_SAID_CHARS // 2 :]}"
+    print(f"herd: {shown}", file=sys.stderr, flush=True)
 
 
 def show(text: str, *, end: str = "\n") -> None:

@@ -104,10 +104,11 @@ def retry_webhooks(
     is_all: Annotated[bool, typer.Option("--all", help="All that are dead.")] = False,
 ) -> None:
     """Send dead webhooks again, at once and with all tries."""
+    from llama_herd.cli.terminal import checked_text
     from llama_herd.errors import BadInput
     from llama_herd.tasks.webhooks import setup
 
-    if bool(name) == is_all:
+    if bool(checked_text(name, "the id")) == is_all:
         raise BadInput("herd webhooks retry needs an ID or --all. Fix: give one of them")
     num = run_in_redis(setup.retry_all_webhooks(_tenant(tenant))) if is_all else 1
     if not is_all:

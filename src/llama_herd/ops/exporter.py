@@ -50,8 +50,10 @@ class Exporter:
         try:
             self._server = _Server(host, port)
         except (OSError, OverflowError) as error:
-            message = f"HERD_METRICS_PORT={port}: {host} cannot be listened at ({error}). Fix: another port"
-            raise SettingsError(message) from None
+            raise SettingsError(
+                f"HERD_METRICS_PORT={port}: {host} cannot be listened at ({error}). Fix: another port, or "
+                "another HERD_METRICS_HOST"
+            ) from None
         self._server.set_app(_with_health(health, make_wsgi_app(self._registry)))
 
     @classmethod

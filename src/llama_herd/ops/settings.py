@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from llama_herd.model.hub.name import PART, HubName
 from llama_herd.tasks.ledger.keys import joint_tenant
 from llama_herd.tasks.protocol.message import queue_name
-from llama_herd.tasks.settings import BUNDLED_MODEL_NAME, TENANT_PATTERN, Settings
+from llama_herd.tasks.settings import BUNDLED_MODEL_NAME, TENANT_PATTERN, Host, Settings, shortened
 
 #: The model that comes with the package.
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "model" / "bundled" / "tales.gguf"
@@ -44,9 +44,8 @@ class ServedSettings(Settings):
         le=65_535,
         description="Port of Prometheus metrics at /metrics, and of a worker's health. 0: none.",
     )
-    metrics_host: str = Field(
+    metrics_host: Host = Field(
         "127.0.0.1",
-        pattern=r"^[0-9A-Za-z.:-]{1,255}$",
         description="Address at which metrics are served. 0.0.0.0: to every machine that can reach this one.",
     )
     log_format: LogFormat = Field(
@@ -118,7 +117,7 @@ class ServedSettings(Settings):
         if wrong:
             raise ValueError(
                 f"must be names of 1 to 64 letters, digits, underscores or dashes, as in acme,globex, "
-                f"got {wrong[0]!r}"
+                f"got {shortened(wrong[0])}"
             )
         if twice:
             raise ValueError(f"must name each tenant once, got {twice[0]} {names.count(twice[0])} times")

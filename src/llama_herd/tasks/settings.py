@@ -27,6 +27,7 @@ from llama_herd.tasks.settings_files import (
     check_env_file,
     secret_variables,
     without_complaints,
+    without_login,
 )
 
 #: Name of the bundled model. Jobs go to its queue unless they or HERD_MODEL_NAME name another.
@@ -68,6 +69,16 @@ def _check_readable(path: str) -> str:
 
 #: The path of a certificate or a key; empty: none.
 ReadableFile = Annotated[str, AfterValidator(_check_readable)]
+
+
+def _check_host(host: str) -> str:
+    if not re.fullmatch(r"(?=.{1,255}$)[0-9A-Za-z_:%-]{1,63}(\.[0-9A-Za-z_:%-]{1,63})*\.?", host):
+        raise ValueError("must be an IP address or the name of this machine, as in 127.0.0.1 or ::1")
+    return host
+
+
+#: Where a server listens.
+Host = Annotated[str, AfterValidator(_check_host)]
 
 
 class Settings(BaseSettings):
@@ -236,7 +247,7 @@ class Settings(BaseSettings):
         if wrong := [name for name in names if re.fullmatch(MODEL_PATTERN, name) is None]:
             raise ValueError(
                 "must be names of 1 to 128 letters, digits, dots, underscores or dashes, as in tales,llama, "
-                f"got {_shortened(wrong[0])}"
+                f"got {shortened(wrong[0])}"
             )
         if len(names) > MAX_MODELS:
             raise ValueError(f"must be at most {MAX_MODELS} names, got {len(names)}")
@@ -272,6 +283,13 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return init_settings, SecretFiles(cls), env_settings, dotenv_settings
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_plain(cls, value: object) -> object:
+        if isinstance(value, str) and ("\0" in value or value.encode(errors="replace").decode() != value):
+            raise ValueError("must be UTF-8 text without a NUL")
+        return value
+
     @classmethod
     def read(cls, **given: object) -> Self:
         """Read the settings from `given` (by field), the files of secrets, the variables and `.env`.
@@ -304,9 +322,9 @@ class Settings(BaseSettings):
         names = {name: field for field in cls.model_fields for name in (field, *cls.variables(field))}
         field = names[detail["loc"][0]]
         name = field if field in given else cls._variable_in_use(field)
-        value = f"={_shortened(detail['input'])}" if cls.model_fields[field].repr else ""
+        value = f"={shortened(detail['input'])}" if cls.model_fields[field].repr else ""
         message = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
-        return f"{name}{value}: {message[0].lower()}{message[1:]}"
+        return without_login(f"{name}{value}: {message[0].lower()}{message[1:]}")
 
     @classmethod
     def _variable_in_use(cls, field: str) -> str:
@@ -321,6 +339,10 @@ class Settings(BaseSettings):
         return names[0]
 
 
-def _shortened(value: object) -> str:
-    shown = repr(value)
+def shortened(value: object) -> str:
+    """A wrong value, as an error repeats it."""
+    try:
+        shown = f"{value:g}" if isinstance(value, float) else repr(value)
+    except ValueError:  # Python writes no whole number of more than some thousand digits
+        return "a number beyond all bounds"
     return shown if len(shown) <= MAX_SHOWN_CHARS else f"{shown[:MAX_SHOWN_CHARS]}..."

@@ -1,6 +1,7 @@
 """Secrets in files, as container engines pass them: `<variable>_FILE` names the file."""
 
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -103,7 +104,9 @@ def _exposure(path: Path) -> str:
 
 
 def _content(name: str, path: str) -> str:
-    given = f"{name}={path}"
+    given = without_login(f"{name}={path}")
+    if "\0" in path:
+        raise SettingsError(f"{name}: must be a path without a NUL")
     try:
         if not Path(path).is_file():
             Path(path).stat()
@@ -113,9 +116,14 @@ def _content(name: str, path: str) -> str:
         if len(content) > MAX_SECRET_BYTES:
             raise SettingsError(f"{given}: is longer than {MAX_SECRET_BYTES:,} bytes, the limit for a secret")
         return content.decode().removesuffix("\n")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise SettingsError(f"{given}: cannot be read: {reason}") from None
+
+
+def without_login(text: str) -> str:
+    """`text` without the user and the password of an address that stands where none belongs."""
+    return re.sub(r"//[^/\s]*@", "//***@", text)
 
 
 MAX_BYTES = 1 << 20

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from llama_herd.model.parsers.formats import AUTO, NONE, REASONING_FORMATS, TOOL_FORMATS
 from llama_herd.model.shape.pooling import Override
 from llama_herd.ops.settings import ServedSettings
-from llama_herd.tasks.settings import MAX_CONTEXT_TOKENS
+from llama_herd.tasks.settings import MAX_CONTEXT_TOKENS, shortened
 
 #: More threads than any machine's cores gain nothing, and some thousands crash the thread runtimes.
 MAX_THREADS = 1024
@@ -256,7 +256,7 @@ class WorkerSettings(ServedSettings):
         for route in filter(str.strip, routes.split(",")):
             if not _ROUTE.fullmatch(route.strip()):
                 raise ValueError(
-                    f"must be task=queue,task=queue, with * in a task's name, got {route.strip()!r}"
+                    f"must be task=queue,task=queue, with * in a task's name, got {shortened(route.strip())}"
                 )
         return routes
 
@@ -265,5 +265,5 @@ class WorkerSettings(ServedSettings):
     def _names_a_format(cls, name: str, info: ValidationInfo) -> str:
         formats = TOOL_FORMATS if info.field_name == "tool_parser" else REASONING_FORMATS
         if name not in (AUTO, NONE, *formats):
-            raise ValueError(f"must be one of {', '.join((AUTO, NONE, *formats))}, got {name!r}")
+            raise ValueError(f"must be one of {', '.join((AUTO, NONE, *formats))}, got {shortened(name)}")
         return name

@@ -134,6 +134,13 @@ def test_an_array_that_is_no_json_ends_with_the_place_without_a_word_of_it(
     assert "secret" not in str(caught.value)
 
 
+def test_a_file_that_cannot_be_looked_at_is_named() -> None:
+    """As one in a folder that this user may not enter, which root may."""
+    name = f"{'x' * 300}.csv"
+    with pytest.raises(BadInput, match=f"{name} cannot be read: File name too long"):
+        open_source(name, InputOptions())
+
+
 @pytest.mark.parametrize("name", ["in.xlsx", "in", "in.gz", "in.jsonl.bz2"])
 def test_a_suffix_that_names_no_format_is_refused_with_those_that_do(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(TEXT)

@@ -1,12 +1,14 @@
 """Encodings of files: what is not UTF-8 is told with the fix, and the fix works."""
 
 import gzip
+from contextlib import suppress
+from encodings.aliases import aliases
 from pathlib import Path
 
 import pytest
 
 from llama_herd.cli.batch.input_file import InputOptions, open_source
-from llama_herd.cli.batch.text_file import open_text
+from llama_herd.cli.batch.text_file import check_encoding, open_text
 from llama_herd.errors import BadInput
 
 TEXT = 'prompt,n\r\nGrüße,1\r\n"zwei\nZeilen",2\r\n'
@@ -62,6 +64,16 @@ def test_a_wrong_encoding_is_named(tmp_path: Path) -> None:
     path.write_bytes("prompt\né\n".encode("latin-1"))
     with pytest.raises(BadInput, match=r"in.csv is not text in ascii: ordinal not in range\(128\)"):
         prompts(path, "ascii")
+
+
+@pytest.mark.parametrize("content", [TEXT.encode(), bytes(range(256)), b"prompt\n" * 3])
+def test_no_encoding_that_python_knows_breaks_on_foreign_bytes(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "in.csv"
+    path.write_bytes(content)
+    for encoding in sorted({*aliases.values()}):
+        with suppress(BadInput):
+            check_encoding(encoding)
+            prompts(path, encoding)
 
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.json", "in.txt"])

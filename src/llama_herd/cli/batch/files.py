@@ -109,7 +109,8 @@ class RunFile:
             known._check(asked, plan.output)
         except BadInput:
             if any(
-                path.exists() and path.stat().st_size for path in (plan.output, plan.answers, plan.errors)
+                os.path.exists(path) and os.path.getsize(path)
+                for path in (plan.output, plan.answers, plan.errors)
             ):
                 raise
             asked._write(plan.run_file)

@@ -127,8 +127,11 @@ class TableSource(Source):
 
 def open_source(name: str, options: InputOptions) -> Source:
     """The rows of a file, whose suffix tells its format; - is standard input. Raises BadInput."""
-    if name != STDIN and not Path(name).is_file():
-        raise BadInput(f"{name}: no such file")
+    try:
+        if name != STDIN and not Path(name).is_file():
+            raise BadInput(f"{name}: no such file")
+    except OSError as error:
+        raise BadInput(f"{name} cannot be read: {error.strerror}") from None
     suffix = "" if name == STDIN else Path(name.removesuffix(".gz")).suffix
     _check_options(name, suffix, options)
     if suffix in _SEPARATORS:

@@ -45,7 +45,7 @@ def open_text(name: str, encoding: str | None = None) -> Iterator[BinaryIO]:
                 yield stream
             else:
                 yield io.BufferedReader(_Utf8Stream(stream, encoding))
-        except UnicodeDecodeError as error:
+        except UnicodeError as error:
             raise _undecodable(name, encoding, error) from None
 
 
@@ -64,7 +64,7 @@ def _open_unpacked(name: str) -> Iterator[BinaryIO]:
 
 
 class _Utf8Stream(io.RawIOBase):
-    """The text of a stream in another encoding, as UTF-8. Reading raises UnicodeDecodeError."""
+    """The text of a stream in another encoding, as UTF-8. Reading raises UnicodeError."""
 
     def __init__(self, stream: BinaryIO, encoding: str) -> None:
         self._stream = stream
@@ -94,11 +94,10 @@ def _check_begin(name: str, begin: bytes) -> None:
         raise BadInput(f"{name} is not UTF-8 text, but {found.upper()}. Fix: --encoding {found}")
 
 
-def _undecodable(name: str, encoding: str | None, error: UnicodeDecodeError) -> BadInput:
+def _undecodable(name: str, encoding: str | None, error: UnicodeError) -> BadInput:
     if encoding is not None:
-        return BadInput(
-            f"{name} is not text in {encoding}: {error.reason}. Fix: name its encoding by --encoding"
-        )
+        reason = error.reason if isinstance(error, UnicodeDecodeError) else error
+        return BadInput(f"{name} is not text in {encoding}: {reason}. Fix: name its encoding by --encoding")
     line, byte = _first_undecodable(name)
     return BadInput(
         f"{name} is not UTF-8 text: line {line:,} has the byte 0x{byte:02X}. Fix: name its encoding, such as "

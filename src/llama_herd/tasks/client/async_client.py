@@ -23,7 +23,7 @@ from llama_herd.tasks.client.pausing import drain_worker, pause_queue, resume_qu
 from llama_herd.tasks.client.place_watch import PlaceWatch, Queued
 from llama_herd.tasks.client.readers import PatientRead, Reader, Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
-from llama_herd.tasks.client.submission import Beside, checked_job_id, checked_run_id
+from llama_herd.tasks.client.submission import Beside, checked_job_id, checked_reason, checked_run_id
 from llama_herd.tasks.client.tenant_status import Status, read_status
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, Place
 from llama_herd.tasks.ledger.ledger import CancelReason
@@ -209,7 +209,7 @@ class AsyncClient:
 
     async def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
         """End a job early."""
-        return await self._run(self._core.ledger.cancel(checked_job_id(job_id), reason))
+        return await self._run(self._core.ledger.cancel(checked_job_id(job_id), checked_reason(reason)))
 
     async def job(self, job_id: str) -> JobStatus:
         """State of a job."""

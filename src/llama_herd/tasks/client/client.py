@@ -22,7 +22,7 @@ from llama_herd.tasks.client.job_status import JobStatus, read_job_status
 from llama_herd.tasks.client.lots import MAX_LOT_JOBS, JobToSubmit, Lots, SubmitOutcome
 from llama_herd.tasks.client.pausing import drain_worker, pause_queue, resume_queue, undo_drain
 from llama_herd.tasks.client.place_watch import PlaceWatch, Queued
-from llama_herd.tasks.client.submission import Beside, checked_job_id, checked_run_id
+from llama_herd.tasks.client.submission import Beside, checked_job_id, checked_reason, checked_run_id
 from llama_herd.tasks.client.tenant_status import Status, read_status
 from llama_herd.tasks.connection.connect import SUBSCRIBER_TRIES, connect, redis_errors
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, Place
@@ -272,7 +272,7 @@ class Client(AbstractContextManager["Client"]):
 
     def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
         """End a job early. Its text so far is kept."""
-        return self._run(self._core.ledger.cancel(checked_job_id(job_id), reason))
+        return self._run(self._core.ledger.cancel(checked_job_id(job_id), checked_reason(reason)))
 
     def job(self, job_id: str) -> JobStatus:
         """State of a job: whether it waits, runs or has ended, and whether a worker serves its model.

@@ -23,7 +23,12 @@ class ClientCore:
 
     @classmethod
     def from_settings(cls, settings: Settings | None, **given: str | int | None) -> Self:
-        """A core with these settings, by default those of the environment; `given` values but None win."""
+        """A core with these settings, by default those of the environment; `given` values but None win.
+
+        Raises TypeError for settings of another kind, and SettingsError.
+        """
+        if not isinstance(settings, Settings | None):
+            raise TypeError(f"settings: must be a Settings, got {type(settings).__name__}")
         known = {} if settings is None else settings.model_dump()
         return cls(Settings.read(**known | {name: one for name, one in given.items() if one is not None}))
 

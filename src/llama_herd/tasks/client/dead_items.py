@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from llama_herd.errors import FieldError, InvalidJob, JobNotFound, JobRunning, RecordUnreadable
+from llama_herd.tasks.client.arguments import checked_count, checked_text
 from llama_herd.tasks.client.job_purge import purge_job
 from llama_herd.tasks.client.submission import NewJob, checked_job_id, enqueue, id_of_retry
 from llama_herd.tasks.client.timeline import Moment, timeline
@@ -41,6 +42,7 @@ class DeadItems:
 
     async def list(self, limit: int) -> list[DeadJob | DeadLetter]:
         """At most `limit` of both, the newest first."""
+        checked_count("limit", limit)
         jobs, letters = await both(self.letters.jobs(limit), self.letters.letters(limit))
         found: list[DeadJob | DeadLetter] = [*jobs, *letters]
         return sorted(found, key=lambda one: one.at_ms, reverse=True)[:limit]
@@ -54,6 +56,7 @@ class DeadItems:
 
         check_priority: raises InvalidJob for a priority that the caller's jobs may not have.
         """
+        checked_text("name", name)
         record = await self.ledger.record(name) if is_job_id(name) and not is_letter_number(name) else None
         if record is not None and not record.is_final:
             raise JobRunning(f"job {name} has not ended. Fix: wait for its end, or cancel it first")
@@ -78,6 +81,7 @@ class DeadItems:
 
     async def drop(self, name: str, queue: str) -> None:
         """Delete a letter, or purge a job, whose message may be in `queue`. Raises JobNotFound."""
+        checked_text("name", name)
         if is_letter_number(name) and (await self.letters.drop(name)):
             return
         await purge_job(self.ledger, name, queue)

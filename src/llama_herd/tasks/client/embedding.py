@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Any, Self
 
 from llama_herd.errors import GenerationError, InvalidJob
+from llama_herd.tasks.client.arguments import checked_seconds
 from llama_herd.tasks.client.lots import SubmitOutcome
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import together
@@ -51,7 +52,8 @@ class TextCall:
     ) -> None:
         # The call reads their events and purges them: Celery's copy of the vectors would be read by nobody.
         self.jobs = [{"keep_s": KEEP_S, **fields, **one, "ignore_result": True} for one in sources]
-        self._until_s = None if timeout_s is None else monotonic() + timeout_s
+        limit_s = checked_seconds("timeout_s", timeout_s)
+        self._until_s = None if limit_s is None else monotonic() + limit_s
         self._outcomes: list[SubmitOutcome] = []
 
     def note(self, outcome: SubmitOutcome) -> None:

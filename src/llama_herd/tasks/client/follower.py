@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from redis.exceptions import NoPermissionError, RedisError
 
 from llama_herd.errors import JobNotFound, RecordUnreadable
+from llama_herd.tasks.client.arguments import checked_count, checked_seconds
 from llama_herd.tasks.client.job_status import read_job_status
 from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.ledger.answers import JobRecord
@@ -24,10 +25,14 @@ SILENCE_S = 2.0
 
 
 def time_limit_s(timeout_s: float | None, timeout: float | None) -> float | None:
-    """The time limit, given as `timeout_s` or, as in Celery, `timeout`. Raises TypeError for both."""
+    """The time limit, given as `timeout_s` or, as in Celery, `timeout`.
+
+    Raises TypeError for both, and BadInput.
+    """
     if timeout_s is not None and timeout is not None:
         raise TypeError("give timeout_s or timeout, which mean the same, not both")
-    return timeout if timeout_s is None else timeout_s
+    name, limit_s = ("timeout", timeout) if timeout_s is None else ("timeout_s", timeout_s)
+    return checked_seconds(name, limit_s)
 
 
 class Follower:
@@ -40,9 +45,9 @@ class Follower:
     def __init__(
         self, job_id: str, *, after: int = 0, timeout_s: float | None = None, waits: bool = True
     ) -> None:
-        """Make a follower. Raises InvalidJob if `job_id` cannot be an id."""
+        """Make a follower. Raises InvalidJob if `job_id` cannot be an id, BadInput for `after`."""
         self.job_id = checked_job_id(job_id)
-        self.last = after
+        self.last = checked_count("after", after)
         self.has_ended = False
         self._after = after
         #: Whether the record has said that the job is over, and the stream was not read since then.

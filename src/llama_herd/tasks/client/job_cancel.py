@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.tasks.client.arguments import checked_model
 from llama_herd.tasks.client.submission import checked_run_id
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -12,7 +12,6 @@ from llama_herd.tasks.ledger.redis_call import RedisCall, each, together
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.message import is_queue_of, queue_name
 from llama_herd.tasks.protocol.priority import LANES
-from llama_herd.tasks.settings import MODEL_PATTERN
 
 #: How often the waiting jobs are gone through. Others join and leave meanwhile, which moves their places.
 MAX_ROUNDS = 10
@@ -33,9 +32,8 @@ class JobSelection:
 
     def __post_init__(self) -> None:
         """Raises InvalidJob if `run_id` cannot be the name of a batch, or `model` that of a model."""
-        if self.model is not None and not re.fullmatch(MODEL_PATTERN, self.model):
-            message = "must be 1 to 128 letters, digits, dots, underscores or dashes"
-            raise InvalidJob([FieldError("model", message)])
+        if self.model is not None:
+            checked_model(self.model)
         if self.run_id is not None:
             checked_run_id(self.run_id)
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Literal, get_args
 
 from llama_herd.errors import BadInput, FieldError, InvalidJob
+from llama_herd.tasks.client.arguments import checked_count, checked_seconds, checked_text
 from llama_herd.tasks.client.job_status import JobStatus, status_of, statuses_of
 from llama_herd.tasks.client.tenant_status import Status, read_status
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -40,9 +41,11 @@ class JobChoice:
 
     def __post_init__(self) -> None:
         for name in ("older_s", "since_s"):
-            seconds = getattr(self, name)
-            if seconds is not None and not 0 <= seconds <= MAX_TTL_S:
-                raise BadInput(f"{name}: must be 0 to {MAX_TTL_S} seconds, ten years, got {seconds:g}")
+            checked_seconds(name, getattr(self, name), 0, MAX_TTL_S, note=", ten years")
+        for name in ("model", "after"):
+            if getattr(self, name) is not None:
+                checked_text(name, getattr(self, name))
+        checked_count("limit", self.limit)
         is_ended = self.state in ENDED
         names = ("older_s",) if is_ended else ("since_s", "metadata", "after")
         for name in names:

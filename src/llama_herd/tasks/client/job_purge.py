@@ -30,7 +30,7 @@ async def purge_job(ledger: Ledger, job_id: str, queue: str, *, search: bool = F
     """
     checked_job_id(job_id)
     record = await ledger.record(job_id)
-    answer = await ledger.purge(job_id, mark=search)
+    answer = await ledger.purge(job_id, mark=bool(search))
     if answer is Purge.RUNNING:
         raise JobRunning(f"a worker runs job {job_id}. Fix: cancel it, wait for its end, then purge it")
     if answer is Purge.BARE:

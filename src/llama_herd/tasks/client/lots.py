@@ -6,7 +6,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from redis.exceptions import ResponseError
 
-from llama_herd.errors import BadInput, HerdError, InvalidJob, RedisUnavailable
+from llama_herd.errors import HerdError, InvalidJob, RedisUnavailable
+from llama_herd.tasks.client.arguments import checked_count
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.submission import (
     NewJob,
@@ -69,10 +70,8 @@ class Lots:
     """The jobs of one `submit_many`, lot by lot. Both clients use it, and add the connection."""
 
     def __init__(self, jobs: Iterable[JobToSubmit], max_jobs: int, core: ClientCore) -> None:
-        if not 1 <= max_jobs <= MAX_LOT_JOBS:
-            raise BadInput(f"lot: must be 1 to {MAX_LOT_JOBS} jobs, got {max_jobs}")
         self._jobs = jobs
-        self._max_jobs = max_jobs
+        self._max_jobs = checked_count("lot", max_jobs, 1, MAX_LOT_JOBS, unit=" jobs")
         self._ledger, self._settings, self._url = core.ledger, core.settings, core.url
         self._keep_s = max(core.ledger.bulk_ttl_s, core.ledger.stream_ttl_s)
         self._noted: set[str] = set()

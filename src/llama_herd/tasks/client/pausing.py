@@ -1,10 +1,9 @@
 """Pausing queues and draining workers: what both clients and the gateway ask the ledger for."""
 
-import re
-
 from redis.exceptions import ResponseError
 
-from llama_herd.errors import BadInput, WorkerNotFound
+from llama_herd.errors import WorkerNotFound
+from llama_herd.tasks.client.arguments import checked_model, checked_seconds, checked_text
 from llama_herd.tasks.client.status_texts import some_names
 from llama_herd.tasks.connection.complaint import is_denied
 from llama_herd.tasks.ledger.pauses import Pauses
@@ -13,7 +12,6 @@ from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.ledger.stored_files import redis_time_ms
 from llama_herd.tasks.protocol.close_names import close_models, did_you_mean
 from llama_herd.tasks.protocol.message import queue_name
-from llama_herd.tasks.settings import MODEL_PATTERN
 
 #: Longest time of a pause with an end.
 MAX_PAUSE_S = 31_536_000
@@ -38,6 +36,7 @@ async def drain_worker(tenant: str, worker: str, for_s: float | None) -> int | N
     Raises BadInput, and WorkerNotFound.
     """
     for_ms = _milliseconds(for_s)
+    checked_text("worker", worker)
     names = sorted(one.name for one in await Reports(tenant).workers())
     if worker not in names:
         meant = did_you_mean(close_models(worker, names)) or "."
@@ -46,8 +45,8 @@ async def drain_worker(tenant: str, worker: str, for_s: float | None) -> int | N
 
 
 async def undo_drain(tenant: str, worker: str) -> bool:
-    """Let a worker take jobs again, whether it is up or not. Returns whether it was drained."""
-    return await Pauses(tenant).undo_drain(worker)
+    """Let a worker take jobs again, up or not. Returns whether it was drained. Raises BadInput."""
+    return await Pauses(tenant).undo_drain(checked_text("worker", worker))
 
 
 async def paused_queues(tenant: str) -> frozenset[str]:
@@ -59,14 +58,9 @@ async def paused_queues(tenant: str) -> frozenset[str]:
 
 
 def _queue_of(tenant: str, model: str) -> str:
-    if not re.fullmatch(MODEL_PATTERN, model):
-        raise BadInput("model: must be 1 to 128 letters, digits, dots, underscores or dashes")
-    return queue_name(model, tenant)
+    return queue_name(checked_model(model), tenant)
 
 
 def _milliseconds(for_s: float | None) -> int | None:
-    if for_s is None:
-        return None
-    if not 0.001 <= for_s <= MAX_PAUSE_S:
-        raise BadInput(f"for_s: must be 0.001 to {MAX_PAUSE_S} seconds, a year, got {for_s:g}")
-    return round(1000 * for_s)
+    seconds = checked_seconds("for_s", for_s, 0.001, MAX_PAUSE_S, note=", a year")
+    return None if seconds is None else round(1000 * seconds)

@@ -3,9 +3,10 @@
 import uuid
 from collections.abc import Mapping, Sequence
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from llama_herd.errors import (
+    BadInput,
     FieldError,
     HerdError,
     InvalidJob,
@@ -14,10 +15,11 @@ from llama_herd.errors import (
     NotReplicated,
     QueueFull,
 )
+from llama_herd.tasks.client.arguments import checked_text
 from llama_herd.tasks.client.pausing import paused_queues
 from llama_herd.tasks.client.status_texts import unserved_note
 from llama_herd.tasks.ledger.answers import Submission, Submitted
-from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.ledger import CancelReason, Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, together
 from llama_herd.tasks.protocol.job import is_job_id
 from llama_herd.tasks.protocol.kinds import Job, parse_job
@@ -73,13 +75,14 @@ def new_job(given: Job | Mapping[str, Any], settings: Settings, beside: Beside) 
         name, job_id = "idempotency_key", id_of_key(settings.tenant, beside.idempotency_key)
     elif job_id is None:
         job_id = str(uuid.uuid4())
+    checked_job_id(job_id)
     trace = known_traceparent(beside.traceparent)
     if beside.traceparent is not None and trace is None:
         message = "must be like the W3C's header: 00-<32 hex digits>-<16 hex digits>-<2 hex digits>"
         raise InvalidJob([FieldError("traceparent", message)])
     queue, ignore_result = queue_name(model, settings.tenant), bool(beside.ignore_result)
     envelope = Envelope.for_job(job_id, queue, ignore_result=ignore_result, traceparent=trace)
-    return NewJob(checked_job_id(job_id), name, envelope, job.model_copy(update={"model": model}))
+    return NewJob(job_id, name, envelope, job.model_copy(update={"model": model}))
 
 
 def new_job_from_arguments(given: Job | Mapping[str, Any], settings: Settings) -> NewJob:
@@ -181,8 +184,7 @@ def _retry_s(num_jobs: int, answer: Submitted) -> float:
 
 def id_of_key(tenant: str, key: str) -> str:
     """The id of the job with an idempotency key. Raises InvalidJob."""
-    if not isinstance(key, str):
-        raise InvalidJob([FieldError("idempotency_key", "must be a string")])
+    checked_text("idempotency_key", key)
     if not 1 <= len(key) <= MAX_KEY_CHARS:
         raise InvalidJob(
             [FieldError("idempotency_key", f"must be 1 to {MAX_KEY_CHARS} characters long, got {len(key)}")]
@@ -193,6 +195,13 @@ def id_of_key(tenant: str, key: str) -> str:
 def id_of_retry(tenant: str, job_id: str) -> str:
     """The id of the job that runs a poisoned one again."""
     return str(uuid.uuid5(_NAMESPACE, f"{tenant}/retry/{job_id}"))
+
+
+def checked_reason(reason: CancelReason) -> CancelReason:
+    """`reason` if a job can be cancelled for it. Raises BadInput."""
+    if reason not in get_args(CancelReason):
+        raise BadInput(f"reason: must be one of {', '.join(get_args(CancelReason))}")
+    return reason
 
 
 def checked_job_id(job_id: str) -> str:

@@ -305,14 +305,20 @@ def check_certificates(query: Mapping[str, str]) -> None:
     try:
         if ca:
             tls.load_verify_locations(ca)
-    except ssl.SSLError:
+    except OSError:
         raise SettingsError(f"{CA}={ca}: names a file without a certificate. {NAME_PEM}") from None
+    if own and (problem := problem_with_pair(own, key)):
+        raise SettingsError(f"{CERTIFICATE}={own}, {KEY}={key or own}: {problem}")
+
+
+def problem_with_pair(certificate: str, key: str | None) -> str:
+    """Why these files are no certificate with its private key, and the fix; empty if they are."""
     try:
-        if own:
-            tls.load_cert_chain(own, key, password="")  # asked for at the terminal otherwise
-    except (ssl.SSLError, ValueError):
-        files = f"{CERTIFICATE}={own}, {KEY}={key or own}"
-        raise SettingsError(
-            f"{files}: no certificate and its private key. Fix: name a pair of PEM files that belong "
-            "together, the key without a password"
-        ) from None
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        tls.load_cert_chain(certificate, key or None, password="")  # asked for at the terminal otherwise
+    except (OSError, ValueError):
+        return (
+            "no certificate and its private key. Fix: name a pair of PEM files that belong together, the key "
+            "without a password"
+        )
+    return ""

@@ -4,18 +4,15 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from llama_herd.tasks.connection.redis_url import problem_with_pair
 from llama_herd.tasks.gateway.origin import is_loopback, read_origins
-from llama_herd.tasks.settings import MAX_TTL_S, ReadableFile, Settings
+from llama_herd.tasks.settings import MAX_TTL_S, Host, ReadableFile, Settings
 
 
 class GatewaySettings(Settings):
     """Settings of a client, and those of the gateway by which others reach it over HTTP."""
 
-    gateway_host: str = Field(
-        default="127.0.0.1",
-        min_length=1,
-        description="Address to listen at.",
-    )
+    gateway_host: Host = Field(default="127.0.0.1", description="Address to listen at.")
     gateway_open: bool = Field(
         default=False,
         description="Let everybody on this machine in without a key, as operator of HERD_TENANT. "
@@ -25,7 +22,9 @@ class GatewaySettings(Settings):
     gateway_cert_file: ReadableFile = Field(
         default="", description="Certificate for TLS. Its key may be in the same file. Empty: plain HTTP."
     )
-    gateway_key_file: ReadableFile = Field(default="", description="Private key of the certificate.")
+    gateway_key_file: ReadableFile = Field(
+        default="", validate_default=True, description="Private key of the certificate."
+    )
     gateway_origins: str = Field(
         default="",
         description="Origins, such as https://a.example,http://localhost:3000, whose pages may call from a "
@@ -171,6 +170,18 @@ class GatewaySettings(Settings):
                 "Fix: HERD_GATEWAY_HOST=127.0.0.1, or herd keys create NAME in place of HERD_GATEWAY_OPEN"
             )
         return is_open
+
+    @field_validator("gateway_key_file")
+    @classmethod
+    def _check_pair(cls, key: str, others: ValidationInfo) -> str:
+        certificate = others.data.get("gateway_cert_file", "")
+        if key and not certificate:
+            raise ValueError(
+                "is the key of a certificate, but HERD_GATEWAY_CERT_FILE names none. Fix: set both"
+            )
+        if certificate and (problem := problem_with_pair(certificate, key)):
+            raise ValueError(f"with HERD_GATEWAY_CERT_FILE={certificate} it is {problem}")
+        return key
 
     @field_validator("gateway_origins")
     @classmethod

@@ -107,9 +107,9 @@ class DeadLetters(Keys):
         return RedisCall("ZREM", (self.key("quarantine"),), (job_id,), bool)
 
 
-def is_letter_number(text: str) -> bool:
+def is_letter_number(text: object) -> bool:
     """Whether `text` can be the number of a dead letter."""
-    return _NUMBER.fullmatch(text) is not None
+    return isinstance(text, str) and _NUMBER.fullmatch(text) is not None
 
 
 def read_letter(entry_id: bytes, fields: Mapping[bytes, bytes]) -> DeadLetter:

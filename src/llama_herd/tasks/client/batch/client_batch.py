@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from time import monotonic, sleep
 from typing import Any, Self
 
+from llama_herd.tasks.client.arguments import checked_count
 from llama_herd.tasks.client.batch.batch_progress import BatchProgress, DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchJob
 from llama_herd.tasks.client.batch.window import BatchWindow
@@ -32,8 +33,10 @@ class ProgressTeller:
     def make(
         cls, hook: ProgressHook | None, window: BatchWindow, jobs: Iterable[BatchJob], total: int | None
     ) -> Self:
-        """total: the number of jobs; None: that of a list, and else unknown."""
-        return cls(hook, window, len(jobs) if total is None and isinstance(jobs, Sized) else total)
+        """total: the number of jobs; None: that of a list, and else unknown. Raises BadInput."""
+        if total is None:
+            return cls(hook, window, len(jobs) if isinstance(jobs, Sized) else None)
+        return cls(hook, window, checked_count("total", total))
 
     def tell(self, items: Sequence[BatchItem]) -> None:
         """Count the items of a round, and tell if it is time. Raises what the hook raises."""

@@ -14,6 +14,7 @@ from redis.exceptions import ResponseError
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import RecordUnreadable
+from llama_herd.tasks.client.arguments import checked_count
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchJob, BatchRow
 from llama_herd.tasks.client.batch.joined_rows import items_of, rows_of
 from llama_herd.tasks.client.batch.row_feed import RowFeed, RowJob
@@ -110,9 +111,9 @@ class BatchWindow:
         size: int | None = None,
         in_order: bool = False,
     ) -> None:
-        """`size`: most jobs under way; None: as many as the live workers can hold. Raises InvalidJob."""
+        """`size`: most jobs under way; None: as many as workers can hold. Raises InvalidJob, BadInput."""
         self.run_id = checked_run_id(run_id or uuid.uuid4().hex)
-        self.size = size or MIN_WINDOW
+        self.size = MIN_WINDOW if size is None else checked_count("window", size) or MIN_WINDOW
         self._core = core
         self._feed = RowFeed(jobs, core.settings, self.run_id)
         self._follows_workers = size is None

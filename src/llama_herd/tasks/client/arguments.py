@@ -1,0 +1,51 @@
+"""What the methods of the clients are given: a wrong argument is named before anything is sent."""
+
+import re
+from math import inf, nan
+from numbers import Integral, Real
+
+from llama_herd.errors import BadInput, FieldError, InvalidJob
+from llama_herd.tasks.settings import MODEL_PATTERN, shortened
+
+#: Scripts in Redis count exactly so far.
+MAX_COUNT = 1 << 53
+
+
+def checked_count(
+    name: str, count: int, lowest: int = 0, greatest: int = MAX_COUNT, *, unit: str = ""
+) -> int:
+    """`count`, as a plain int, if it is a whole number within bounds. Raises BadInput."""
+    if not isinstance(count, Integral) or isinstance(count, bool) or not lowest <= count <= greatest:
+        raise BadInput(f"{name}: must be {lowest} to {greatest}{unit}, got {shortened(count)}")
+    return int(count)
+
+
+def checked_seconds(
+    name: str, seconds: float | None, lowest: float = -inf, greatest: float = inf, *, note: str = ""
+) -> float | None:
+    """`seconds`, as a plain float, if they are a number within bounds; None stays. Raises BadInput."""
+    if seconds is None:
+        return None
+    try:
+        found = float(seconds) if isinstance(seconds, Real) and not isinstance(seconds, bool) else nan
+    except OverflowError:
+        found = nan
+    if not lowest <= found <= greatest:
+        bounds = "a number of seconds" if greatest == inf else f"{lowest:g} to {greatest} seconds{note}"
+        raise BadInput(f"{name}: must be {bounds}, got {shortened(seconds)}")
+    return found
+
+
+def checked_text(name: str, given: str) -> str:
+    """`given` if it is a text that UTF-8 can encode. Raises InvalidJob."""
+    if not isinstance(given, str) or given.encode(errors="replace").decode() != given:
+        raise InvalidJob([FieldError(name, "must be a string of characters that UTF-8 can encode")])
+    return given
+
+
+def checked_model(model: str) -> str:
+    """`model` if it can be the name of a model. Raises InvalidJob."""
+    if not re.fullmatch(MODEL_PATTERN, checked_text("model", model)):
+        message = "must be 1 to 128 letters, digits, dots, underscores or dashes"
+        raise InvalidJob([FieldError("model", message)])
+    return model
