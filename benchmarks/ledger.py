@@ -19,7 +19,7 @@ from benchmarks.harness import Benchmark, main
 from benchmarks.meter import Meter
 from benchmarks.report import Cell, Row, Table
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.tasks.ledger.held_jobs import EmitEntry
+from llama_herd.tasks.ledger.held_jobs import EmitEntry, TenantEntry, emit
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
 from llama_herd.tasks.protocol.events import End, Event, Started, Token
@@ -87,9 +87,8 @@ def steps(redis: Redis, ledger: Ledger, plan: Plan) -> Iterator[Row]:
 
 def _tokens(ledger: Ledger, job_ids: Sequence[str], step: int, size: int) -> RedisCall[Any]:
     i = step * size
-    return ledger.emit(
-        OWNER, [EmitEntry.from_event(_token(job_id, 2 + step, i, size), i) for job_id in job_ids]
-    )
+    entries = [EmitEntry.from_event(_token(job_id, 2 + step, i, size), i) for job_id in job_ids]
+    return emit(OWNER, [TenantEntry(ledger, entry) for entry in entries], ledger)
 
 
 def _submit(ledger: Ledger, job_id: str) -> RedisCall[Any]:
@@ -97,7 +96,8 @@ def _submit(ledger: Ledger, job_id: str) -> RedisCall[Any]:
 
 
 def _emit(ledger: Ledger, events: Sequence[Event]) -> RedisCall[Any]:
-    return ledger.emit(OWNER, [EmitEntry.from_event(event, max(0, event.seq - 2)) for event in events])
+    entries = [EmitEntry.from_event(event, max(0, event.seq - 2)) for event in events]
+    return emit(OWNER, [TenantEntry(ledger, entry) for entry in entries], ledger)
 
 
 def _started(job_id: str) -> Started:

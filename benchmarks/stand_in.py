@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 
 from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.ledger.answers import Claimed
-from llama_herd.tasks.ledger.held_jobs import EmitEntry, num_recorded
+from llama_herd.tasks.ledger.held_jobs import EmitEntry, TenantEntry, emit, num_recorded
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.ledger.reports import Reports
@@ -141,7 +141,8 @@ class StandIn:
 
     def _emit(self, entries: list[EmitEntry]) -> None:
         if entries:
-            run_call(self._redis, self._ledger.emit(OWNER, entries))
+            own = [TenantEntry(self._ledger, entry) for entry in entries]
+            run_call(self._redis, emit(OWNER, own, self._ledger))
 
     def _entries(self, job_id: str, claim: Claimed) -> list[EmitEntry]:
         job, n = parse_job(claim.body, self._settings), self._num_tokens

@@ -6,8 +6,17 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from llama_herd.tasks.ledger.answers import Adopt, ClaimAnswer, Claimed, Emission, Emitted, Swept, Yours
-from llama_herd.tasks.ledger.held_jobs import EmitEntry
+from llama_herd.tasks.ledger.answers import (
+    Adopt,
+    ClaimAnswer,
+    Claimed,
+    Emission,
+    Emitted,
+    Renewed,
+    Swept,
+    Yours,
+)
+from llama_herd.tasks.ledger.held_jobs import EmitEntry, HeldJob, TenantEntry, emit, renew
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.sweep import sweep_tenant
@@ -47,7 +56,12 @@ class Herd:
         return answer
 
     def emit(self, owner: str, *entries: EmitEntry) -> list[Emitted]:
-        return run_call(self.redis, self.ledger.emit(owner, entries))
+        own = [TenantEntry(self.ledger, entry) for entry in entries]
+        return run_call(self.redis, emit(owner, own, self.ledger))
+
+    def renew(self, job_id: str, owner: str, epoch: int = 1) -> Renewed:
+        [answer] = run_call(self.redis, renew(owner, [HeldJob(self.ledger, job_id, epoch)], self.ledger))
+        return answer
 
     def kinds(self, owner: str, *entries: EmitEntry) -> list[Emission]:
         return [answer.kind for answer in self.emit(owner, *entries)]

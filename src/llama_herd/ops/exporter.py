@@ -40,7 +40,6 @@ class Exporter:
 
     def __init__(self, settings: ServedSettings, health: HealthPages) -> None:
         """Take the port. Raises SettingsError if that cannot be."""
-        self._settings = settings
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         redis = connect(settings.redis_url, tries=0, timeout_s=REDIS_TIMEOUT_S)

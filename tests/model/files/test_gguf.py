@@ -77,7 +77,7 @@ def assert_reads_equal(path: Path, rows: dict[str, np.ndarray]) -> None:
             assert (read.tolist() if isinstance(read, np.ndarray) else read) == values
         assert list(file.tensors) == list(rows)
         for name, expected in rows.items():
-            np.testing.assert_array_equal(file.blocks(name).numpy(), expected)
+            np.testing.assert_array_equal(file.rows(name)[:].numpy(), expected)
 
 
 def test_what_was_written_reads_equal(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_what_was_read_stays_good_after_close_and_writing_to_it_leaves_the_file_
     content = path.read_bytes()
     with warnings.catch_warnings(), GGUFFile.open(path) as file:
         warnings.simplefilter("error")
-        blocks = file.blocks("Q8_0")
+        blocks = file.rows("Q8_0")[:]
     np.testing.assert_array_equal(blocks.numpy(), expected)
     blocks.zero_()
     assert path.read_bytes() == content
@@ -143,11 +143,11 @@ def test_a_file_that_is_cut_while_it_is_open_is_refused_by_the_tensor(tmp_path: 
     expected = write_everything(path)
     with GGUFFile.open(path) as file:
         os.truncate(path, file.tensors["Q8_0"].offset + 1)
-        np.testing.assert_array_equal(file.blocks("F16").numpy(), expected["F16"])
+        np.testing.assert_array_equal(file.rows("F16")[:].numpy(), expected["F16"])
         with pytest.raises(
             ModelFileError, match=r"all\.gguf: tensor 'Q8_0' ended at byte \d+ of \d+ .* cut short"
         ):
-            file.blocks("Q8_0")
+            file.rows("Q8_0")[:]
 
 
 def test_a_file_that_is_replaced_while_it_is_open_is_read_as_it_was(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_file_that_is_replaced_while_it_is_open_is_read_as_it_was(tmp_path: Pa
     other.write_text("something else")
     with GGUFFile.open(path) as file:
         other.replace(path)
-        np.testing.assert_array_equal(file.blocks("Q8_0").numpy(), expected)
+        np.testing.assert_array_equal(file.rows("Q8_0")[:].numpy(), expected)
 
 
 def test_rows_are_read_alone(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_closed_file_gives_no_views(tmp_path: Path) -> None:
     with GGUFFile.open(path) as file:
         pass
     with pytest.raises(ValueError, match=r"all\.gguf is closed"):
-        file.blocks("Q8_0")
+        file.rows("Q8_0")[:]
 
 
 FOREIGN = {
@@ -229,5 +229,5 @@ def test_blocks_are_torch_bytes(tmp_path: Path) -> None:
     path = tmp_path / "all.gguf"
     write_everything(path)
     with GGUFFile.open(path) as file:
-        assert file.blocks("vector").shape == (1, 20)
-        assert file.blocks("F16").dtype == torch.uint8
+        assert file.rows("vector")[:].shape == (1, 20)
+        assert file.rows("F16")[:].dtype == torch.uint8

@@ -142,7 +142,7 @@ def test_the_parts_that_the_bad_files_are_made_of_are_good(tmp_path: Path) -> No
     path.write_bytes(raw_gguf(GOOD_KEY, EMPTY_TEXT, tensors=tensors, data=DATA * 2 + DATA[:31]))
     with GGUFFile.open(path) as file:
         assert dict(file.metadata) == {"a": 1, "b": ""}
-        assert bytes(file.blocks("w")[0].tolist()) == DATA
+        assert bytes(file.rows("w")[:][0].tolist()) == DATA
 
 
 def test_a_header_over_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

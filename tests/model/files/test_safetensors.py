@@ -115,7 +115,7 @@ def test_tensors_come_back_byte_equal(tmp_path: Path, dtype: torch.dtype) -> Non
     tensors = {"a": torch.randn(5, 3).to(dtype), "b": torch.randn(7).to(dtype)}
     save_file(tensors, tmp_path / "m.safetensors", metadata={"format": "pt"})
     with SafetensorsFile.open(tmp_path / "m.safetensors") as file:
-        blocks = {name: file.blocks(name) for name in file.tensors}
+        blocks = {name: file.rows(name)[:] for name in file.tensors}
         assert {name: info.shape for name, info in file.tensors.items()} == {"a": (5, 3), "b": (7,)}
     for name, tensor in tensors.items():  # views outlive the file
         assert torch.equal(blocks[name].view(dtype).flatten(), tensor.flatten())
@@ -128,20 +128,20 @@ def test_data_may_begin_at_any_byte(tmp_path: Path, num_spaces: int) -> None:
     path = tmp_path / "m.safetensors"
     path.write_bytes(raw_safetensors(json.dumps({"w": GOOD}) + " " * num_spaces, values.numpy().tobytes()))
     with SafetensorsFile.open(path) as file:
-        assert torch.equal(file.blocks("w").view(torch.float32) + 0, values)
+        assert torch.equal(file.rows("w")[:].view(torch.float32) + 0, values)
 
 
 def test_a_file_that_is_cut_while_it_is_open_is_refused_by_the_tensor(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     save_file({"a": torch.ones(10_000)}, path)
     with SafetensorsFile.open(path) as file:
-        blocks = file.blocks("a")
+        blocks = file.rows("a")[:]
         os.truncate(path, 5_000)
         assert torch.equal(blocks.view(torch.float32), torch.ones(1, 10_000))
         with pytest.raises(ModelFileError, match=r"tensor 'a' ended at byte 5000 of \d+ .* cut short"):
-            file.blocks("a")
+            file.rows("a")[:]
     with pytest.raises(ValueError, match="is closed"):
-        file.blocks("a")
+        file.rows("a")[:]
 
 
 @pytest.mark.long

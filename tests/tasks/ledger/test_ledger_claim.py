@@ -94,7 +94,7 @@ def test_an_owner_that_comes_back_before_it_is_replaced_is_not_given_up_any_more
     herd.submit("a")
     herd.claim("a", "one")
     herd.pass_lease("a")
-    assert run_call(herd.redis, herd.ledger.renew("a", "one", 1)).kind is Renewal.OK
+    assert herd.renew("a", "one").kind is Renewal.OK
     herd.fall_silent("a")
     assert herd.claim("a", "two") == Busy(0)
 

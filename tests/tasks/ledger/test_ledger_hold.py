@@ -21,17 +21,13 @@ def claimed(herd: Herd) -> Herd:
     return herd
 
 
-def renew(herd: Herd, owner: str = "one", epoch: int = 1) -> Renewed:
-    return run_call(herd.redis, herd.ledger.renew("a", owner, epoch))
-
-
 def release(herd: Herd, owner: str = "one", epoch: int = 1, **how: bool) -> Release:
     return run_call(herd.redis, herd.ledger.release("a", owner, epoch, **how))
 
 
 def test_a_renewed_lease_reaches_further(claimed: Herd) -> None:
     claimed.pass_lease("a")
-    assert renew(claimed) == Renewed(Renewal.OK)
+    assert claimed.renew("a", "one") == Renewed(Renewal.OK)
     assert int(claimed.field("a", "lease")) > 1
     assert claimed.redis.zscore("herd:default:leases", "a") == int(claimed.field("a", "lease"))
 
@@ -39,20 +35,20 @@ def test_a_renewed_lease_reaches_further(claimed: Herd) -> None:
 @pytest.mark.parametrize(("owner", "epoch"), [("two", 1), ("one", 0), ("one", 2)])
 def test_only_the_owner_of_this_epoch_renews(claimed: Herd, owner: str, epoch: int) -> None:
     claimed.pass_lease("a")
-    assert renew(claimed, owner, epoch).kind is Renewal.FENCED
+    assert claimed.renew("a", owner, epoch).kind is Renewal.FENCED
     assert claimed.field("a", "lease") == "1"
 
 
 def test_a_cancelled_job_is_renewed_until_its_owner_ends_it(claimed: Herd) -> None:
     run_call(claimed.redis, claimed.ledger.cancel("a", "revoked"))
     claimed.pass_lease("a")
-    assert renew(claimed) == Renewed(Renewal.CANCELLED, "revoked")
+    assert claimed.renew("a", "one") == Renewed(Renewal.CANCELLED, "revoked")
     assert int(claimed.field("a", "lease")) > 1
 
 
 def test_a_finished_job_gets_no_lease_again(claimed: Herd) -> None:
     claimed.emit("one", started("a"), end("a", 2, 0))
-    assert renew(claimed) == Renewed(Renewal.FINISHED, "done")
+    assert claimed.renew("a", "one") == Renewed(Renewal.FINISHED, "done")
     assert claimed.redis.exists("herd:default:leases") == 0
 
 

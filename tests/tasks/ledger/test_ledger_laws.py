@@ -205,7 +205,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(held=held)
     def renew(self, held: Held) -> None:
-        answer = run_call(self.redis, self.herd.ledger.renew(held.job_id, held.owner, held.epoch))
+        answer = self.herd.renew(held.job_id, held.owner, held.epoch)
         truth = self.truth[held.job_id]
         assert (answer.kind in ("ok", "cancelled")) == (self.owns(held) and not truth.is_final)
         if answer.kind in ("ok", "cancelled"):

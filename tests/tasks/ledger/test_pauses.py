@@ -117,7 +117,7 @@ def test_jobs_are_accepted_claimed_jobs_go_on_and_deadlines_end_jobs(redis: Any,
     redis.hset(herd.ledger.job_key("late"), "deadline_ms", 1)
     redis.zadd("herd:default:pending:deadlines", {"late": 1})
     sweep(herd)
-    assert run_call(redis, herd.ledger.renew("begun", "one", epoch)).kind is Renewal.OK
+    assert herd.renew("begun", "one", epoch).kind is Renewal.OK
     states = [herd.field(name, "state") for name in ("begun", "waits", "late")]
     assert states == ["running", "queued", "failed"]
 

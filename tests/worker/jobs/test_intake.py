@@ -12,6 +12,7 @@ from redis import Redis
 from llama_herd.error_code import ErrorCode
 from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.ledger.answers import Adopt, Yours
+from llama_herd.tasks.ledger.held_jobs import TenantEntry, emit
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import Started, Token
@@ -45,7 +46,8 @@ def record_id_of_another_vocabulary(
     started = stream.start(1, 3)
     [sequence] = model.maker.sequences(job_id, JOB, now_ms=0)
     stream.add(StepOutput(sequence.info, (SampledToken(token_id),), "another text"))
-    run_call(redis, ledger.emit(OTHER, [started, *stream.flush()]))
+    entries = [TenantEntry(ledger, entry) for entry in (started, *stream.flush())]
+    run_call(redis, emit(OTHER, entries, ledger))
     run_call(redis, ledger.release(job_id, OTHER, claimed.epoch))
 
 

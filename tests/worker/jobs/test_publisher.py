@@ -8,8 +8,8 @@ import pytest
 from redis import Redis
 
 from llama_herd.tasks.ledger.answers import Release, Yours
-from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES
-from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
+from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, TenantEntry, emit
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import End, Failure, Started, Token
 from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
@@ -199,10 +199,10 @@ def test_a_stopping_publisher_sends_what_waits(desk: Desk) -> None:
 def test_calls_are_repeated_byte_for_byte(desk: Desk) -> None:
     attempt = desk.open("job")
     attempt.stream.add(output_of(attempt, 1))
-    entries = attempt.stream.flush()
-    first: RedisCall[object] = desk.ledger.emit(OWNER, entries)
+    entries = [TenantEntry(desk.ledger, entry) for entry in attempt.stream.flush()]
+    first = emit(OWNER, entries, desk.ledger)
     attempt.stream.add(output_of(attempt, 2))
-    assert desk.ledger.emit(OWNER, entries).command == first.command
+    assert emit(OWNER, entries, desk.ledger).command == first.command
 
 
 THREE = {"sampling": {"n": 3}}

@@ -99,20 +99,19 @@ class Phase:
 
 @dataclass(frozen=True)
 class Figures:
-    """How fast eight jobs were in one of two ways. seconds: from the first submission to the last end."""
+    """How fast eight jobs were in one of two ways."""
 
-    num_tokens: int
-    seconds: float
     tokens_per_s: float
     ttft: Percentiles  # from submission to the first token
     itl: Percentiles  # between tokens
 
     @classmethod
     def of(cls, jobs: Sequence[DemoJob], seconds: float) -> Self:
+        """seconds: from the first submission to the last end."""
         num_tokens = sum(job.num_tokens for job in jobs)
         ttft = Percentiles.from_seconds([job.ttft_s for job in jobs if job.ttft_s is not None])
         gaps_s = [later - earlier for job in jobs for earlier, later in pairwise(job.token_times_s)]
-        return cls(num_tokens, seconds, num_tokens / seconds, ttft, Percentiles.from_seconds(gaps_s))
+        return cls(num_tokens / seconds, ttft, Percentiles.from_seconds(gaps_s))
 
 
 @dataclass(frozen=True)

@@ -107,9 +107,9 @@ class GGUFFile(TensorFile):
 
         with GGUFFile.open("model.gguf") as file:
             file.metadata["general.name"]
-            file.blocks("output_norm.weight")  # uint8 (rows, bytes of a row)
+            file.rows("output_norm.weight")[:]  # uint8 (rows, bytes of a row)
 
-    `blocks` are those of the quantisation: a row of a Q8_0 tensor is a row of its blocks.
+    A row of a Q8_0 tensor is a row of its blocks.
     """
 
     kind = "GGUF model"

@@ -48,7 +48,7 @@ class SafetensorsFile(TensorFile):
     """A safetensors file.
 
     with SafetensorsFile.open("model.safetensors") as file:
-        file.blocks("model.norm.weight")  # uint8 (rows, bytes of a row)
+        file.rows("model.norm.weight")[:]  # uint8 (rows, bytes of a row)
     """
 
     kind = "safetensors"

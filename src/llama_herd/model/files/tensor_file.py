@@ -156,12 +156,8 @@ class TensorFile(ABC):
         """The tensors of the file's header. Raises ModelFileError when it is foreign or damaged."""
 
     def rows(self, name: str) -> StoredRows:
-        """A tensor's rows, to be read while the file is open."""
+        """A tensor's rows as they lie in the file, to be read while it is open."""
         return StoredRows(self._file, self.tensors[name])
-
-    def blocks(self, name: str) -> Tensor:
-        """All bytes of a tensor as they lie in the file: uint8 (rows, bytes of a row)."""
-        return self.rows(name)[:]
 
     def close(self) -> None:
         """Give up the file; what has been read of it stays good."""

@@ -57,8 +57,9 @@ class Tokenizer:
             codec = CODECS[kind](vocabulary, metadata)
         templates, complaints = metadata_templates(metadata), [*vocabulary.complaints]
         around: dict[str, tuple[int, ...]] = {}
-        for role, by_default in (("bos", codec.adds_bos), ("eos", False)):
-            flag, token_id = f"tokenizer.ggml.add_{role}_token", getattr(vocabulary, f"{role}_id")
+        bos, eos = ("bos", vocabulary.bos_id, codec.adds_bos), ("eos", vocabulary.eos_id, False)
+        for role, token_id, by_default in (bos, eos):
+            flag = f"tokenizer.ggml.add_{role}_token"
             adds = metadata.flag(flag, by_default)
             around[role] = (token_id,) if adds and token_id is not None else ()
             if adds and token_id is None and flag in metadata:

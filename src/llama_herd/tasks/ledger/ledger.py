@@ -13,7 +13,6 @@ from pydantic import BaseModel, ValidationError
 from redis.exceptions import ResponseError
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.tasks.ledger import held_jobs
 from llama_herd.tasks.ledger.answers import (
     Adopt,
     Busy,
@@ -25,14 +24,13 @@ from llama_herd.tasks.ledger.answers import (
     OwedJob,
     Purge,
     Release,
-    Renewed,
     Settled,
     Settling,
     Submitted,
     Unknown,
     Yours,
 )
-from llama_herd.tasks.ledger.held_jobs import EmitEntry, HeldJob, TenantEntry
+from llama_herd.tasks.ledger.held_jobs import read_emit
 from llama_herd.tasks.ledger.job_reads import JobReads
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import text
@@ -199,15 +197,6 @@ class Ledger(JobReads):
             "failed_s": self.failed_ttl_s,
         }
 
-    def emit(self, owner: str, entries: Sequence[EmitEntry]) -> RedisCall[list[Emitted]]:
-        """`held_jobs.emit` for events of this tenant."""
-        return held_jobs.emit(owner, [TenantEntry(self, entry) for entry in entries], self)
-
-    def renew(self, job_id: str, owner: str, epoch: int) -> RedisCall[Renewed]:
-        """`held_jobs.renew` for one job of this tenant."""
-        one = held_jobs.renew(owner, [HeldJob(self, job_id, epoch)], self)
-        return RedisCall(one.what, one.keys, one.args, lambda reply: one.parse(reply)[0])
-
     def release(
         self, job_id: str, owner: str, epoch: int, *, push: bool = False, has_died: bool = False
     ) -> RedisCall[Release]:
@@ -236,7 +225,7 @@ class Ledger(JobReads):
         """
         return call(
             _RETRY,
-            lambda reply: held_jobs.read_emit([reply])[0],
+            lambda reply: read_emit([reply])[0],
             job=self.job_key(job_id),
             **self.keys_named("pending", "delayed", "leases", "waiting", "deadlines"),
             id=job_id,

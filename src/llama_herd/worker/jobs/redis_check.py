@@ -21,6 +21,7 @@ from llama_herd.errors import SettingsError
 from llama_herd.tasks.connection.complaint import denied_complaint, distrusts, is_denied, redis_complaint
 from llama_herd.tasks.connection.redis_url import masked
 from llama_herd.tasks.connection.temporary_errors import is_temporary
+from llama_herd.tasks.ledger.held_jobs import HeldJob, renew
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.worker_status import eviction_complaint
@@ -65,7 +66,7 @@ def _try_rights(own: WorkerSettings, queue: str, redis: Redis) -> None:
     ledger = Ledger.from_settings(own)
     tries: dict[str, Callable[[], object]] = {
         "write the records of jobs": lambda: redis.delete(*map(ledger.job_key, NO_JOBS)),
-        "run scripts": lambda: run_call(redis, ledger.renew(NO_JOBS[0], "nobody", 1)),
+        "run scripts": lambda: run_call(redis, renew("nobody", [HeldJob(ledger, NO_JOBS[0], 1)], ledger)),
         f"read the queue {queue}": lambda: redis.type(queue),
     }
     for what, act in tries.items():
