@@ -4,10 +4,13 @@ import re
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import typer
 
 import llama_herd
+from llama_herd.cli.app import app
 
 ROOT = Path(__file__).parent.parent
 NAMES = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.M)
@@ -50,6 +53,35 @@ def test_every_link_leads_to_a_file_and_a_heading_that_are_there(page: Path) -> 
         goal = page.parent / name if name else page
         assert goal.is_file(), name  # a folder is no page of the site
         assert not anchor or anchor in anchors(goal), f"{name}#{anchor}"
+
+
+HERD: Any = typer.main.get_command(app)
+#: A command in a line of code, or between backticks.
+COMMAND = re.compile(r"`(herd [^`]+)`|^ {4}(?:\$ )?(?:\w+=\S+ )*(?:\S*bin/)?(herd [a-z].*)$", re.M)
+
+
+def unknown_parts(line: str) -> list[str]:
+    """What of a line is no command of `herd`, or no option of that command."""
+    command, unknown = HERD, list[str]()
+    for word in re.split(r"\s#|[|;>&{]", line.replace("\n", " "))[0].split()[1:]:
+        word = re.split(r"[=,.'\"]", word)[0]
+        inner = getattr(command, "commands", None)
+        options = {
+            "--help",
+            *(one for param in command.params for one in (*param.opts, *param.secondary_opts)),
+        }
+        if word.startswith("-"):
+            unknown += [] if word in options else [word]
+        elif inner is not None:
+            unknown += [] if word in inner else [word]
+            command = inner.get(word, command)
+    return unknown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_of_a_page_is_there_with_its_options(page: Path) -> None:
+    lines = [one or other for one, other in COMMAND.findall(page.read_text())]
+    assert {line: found for line in lines if (found := unknown_parts(line))} == {}
 
 
 def test_the_page_of_decisions_lists_each_with_its_status() -> None:

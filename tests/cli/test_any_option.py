@@ -23,6 +23,8 @@ ALWAYS = {
     "pause": ["--model", "tales"],
     "resume": ["--model", "tales"],
 }
+#: For arguments that any word will not do for.
+GIVEN = {"input": "in.txt"}
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -44,7 +46,8 @@ def lines(name: str) -> Iterator[list[str]]:
             is_option = param.param_type_name == "option"
             own = [f"{max(param.opts, key=len)}={odd}"] if is_option else []
             places = [one for one in params if one.param_type_name == "argument"]
-            given = [odd if one is param else "xx" for one in places if one is param or one.required]
+            needed = [one for one in places if one is param or one.required or one.name == "input"]
+            given = [odd if one is param else GIVEN.get(one.name, "xx") for one in needed]
             always = [] if {*ALWAYS.get(name, [])} & {*param.opts} else ALWAYS.get(name, [])
             yield [*name.split(), *always, *own, *(["--", *given] if given else [])]
 
@@ -54,6 +57,7 @@ def test_a_command_ends_with_a_line_at_most(
     name: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.txt").write_text("xx\n")
     for line in lines(name):
         # No job is accepted, which would wait for a worker.
         done = invoke(*line, HERD_REDIS_URL=redis_url, HF_HUB_OFFLINE="1", HERD_MAX_PROMPT_BYTES="1")
