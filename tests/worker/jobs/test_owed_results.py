@@ -157,9 +157,15 @@ def test_links_are_sent_at_once_and_not_again_with_the_result(
     assert herd.redis.llen("shop") == 1
 
 
+@pytest.fixture
+def many_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is being settled: none comes when it is over, and takes the turn again."""
+    monkeypatch.setattr("llama_herd.worker.jobs.finisher.REPORT_S", 0.0005)
+
+
 @pytest.mark.parametrize("others", [1, 300])
 def test_a_redis_that_is_away_holds_up_nobody(
-    herd: Herd, finisher: Finisher, tenancy: Tenancy, results: EmbeddedRedis, others: int
+    many_reports: None, herd: Herd, finisher: Finisher, tenancy: Tenancy, results: EmbeddedRedis, others: int
 ) -> None:
     """The first to find out may wait for some seconds, and nobody after that."""
     results.stop()

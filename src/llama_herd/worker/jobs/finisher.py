@@ -96,6 +96,7 @@ class Finisher:
         self._later: list[tuple[float, Settlement]] = []
         #: What is being settled here, by its token.
         self._settling: dict[str, Settlement] = {}
+        self._reporting = threading.Lock()
         self._num_answered = [0] * NUM_THREADS
         self._num_in_hand = [0] * NUM_THREADS
         self._is_stopping = threading.Event()
@@ -161,8 +162,9 @@ class Finisher:
         """Report the jobs that are being settled here, and try postponed settlements again."""
         while not self._is_stopping.wait(REPORT_S):
             for settlement in list(self._settling.values()):
-                with suppress(RedisError):
-                    run_call(self._redis, settlement.ask)
+                with suppress(RedisError), self._reporting:
+                    if settlement.token in self._settling:
+                        run_call(self._redis, settlement.ask)
             for later in list(self._later):
                 due_s, settlement = later
                 if due_s <= monotonic():
@@ -233,6 +235,8 @@ class Finisher:
     def _owe(self, settlement: Settlement, away: ResultsAway) -> None:
         """Note in the ledger that Celery is still to be told: from then on the message is not needed."""
         tenancy, job_id, deliveries, *_ = settlement
+        with self._reporting:  # a report from now on would take the turn again
+            self._settling.pop(settlement.token, None)
         owe = tenancy.ledger.owe(job_id, OWED_MS, has_sent_links=away.has_sent_links)
         self._insist(run_call, self._redis, owe)
         log.info("job's result is owed")
