@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.errors import SettingsError
+from llama_herd.errors import BadInput, SettingsError
+from llama_herd.tasks.gateway.app import make_gateway_app
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.settings import Settings
 from llama_herd.tasks.settings_files import secret_variables
@@ -55,6 +56,15 @@ def test_a_nul_in_an_env_file_is_named(variable: str, tmp_path: Path) -> None:
     (tmp_path / ".env").write_text(f"{variable}='a\0b'\n")
     with pytest.raises(SettingsError, match=variable):
         VARIABLES[variable].read()
+
+
+@pytest.mark.parametrize("files", ["s3://", "s3:///", "s3://bucket"])
+def test_a_storage_that_cannot_be_is_named_before_the_gateway_starts(
+    files: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llama_herd.tasks.storage.bucket.find_spec", lambda name: None)
+    with pytest.raises(BadInput, match=f"^{files}.*Fix: "):
+        make_gateway_app(GatewaySettings.read(gateway_files=files))
 
 
 HOSTS = [name for name in VARIABLES if name.endswith("_HOST")]

@@ -160,6 +160,9 @@ def test_a_worker_plans_no_more_than_its_share(tiny_path: Path, monkeypatch: pyt
     settings = WorkerSettings.read(model=tiny_path, slots=1024, memory_share=0.45)
     assert plan(settings).free_bytes == 450_000_000
     assert 2 * plan(settings).num_bytes <= 900_000_000
+    little = WorkerSettings.read(model=tiny_path, memory_share=0.01)
+    with pytest.raises(SettingsError, match=r"has 10,000,000 free\. Fix: .* or HERD_MEMORY_SHARE"):
+        plan(little).check("tiny")
 
 
 def test_a_context_longer_than_the_models_is_refused_with_both_numbers(tiny_path: Path) -> None:

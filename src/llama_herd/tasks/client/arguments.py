@@ -4,9 +4,12 @@ import re
 from math import inf, nan
 from numbers import Integral, Real
 
-from llama_herd.errors import BadInput, FieldError, InvalidJob
+from llama_herd.errors import BadInput
 from llama_herd.tasks.settings import MODEL_PATTERN, shortened
 
+#: What is wrong with what is none.
+TEXT = "a string of characters that UTF-8 can encode"
+MODEL = "1 to 128 letters, digits, dots, underscores or dashes"
 #: Scripts in Redis count exactly so far.
 MAX_COUNT = 1 << 53
 
@@ -36,16 +39,18 @@ def checked_seconds(
     return found
 
 
+def is_text(given: object) -> bool:
+    """Whether this is a string, and of characters that UTF-8 can encode."""
+    return isinstance(given, str) and given.encode(errors="replace").decode() == given
+
+
+def is_model(given: object) -> bool:
+    """Whether this can be the name of a model."""
+    return isinstance(given, str) and re.fullmatch(MODEL_PATTERN, given) is not None
+
+
 def checked_text(name: str, given: str) -> str:
-    """`given` if it is a text that UTF-8 can encode. Raises InvalidJob."""
-    if not isinstance(given, str) or given.encode(errors="replace").decode() != given:
-        raise InvalidJob([FieldError(name, "must be a string of characters that UTF-8 can encode")])
+    """`given` if it is a text. Raises BadInput."""
+    if not is_text(given):
+        raise BadInput(f"{name}: must be {TEXT}")
     return given
-
-
-def checked_model(model: str) -> str:
-    """`model` if it can be the name of a model. Raises InvalidJob."""
-    if not re.fullmatch(MODEL_PATTERN, checked_text("model", model)):
-        message = "must be 1 to 128 letters, digits, dots, underscores or dashes"
-        raise InvalidJob([FieldError("model", message)])
-    return model

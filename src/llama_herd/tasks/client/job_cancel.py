@@ -3,7 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from llama_herd.tasks.client.arguments import checked_model
+from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.tasks.client.arguments import MODEL, is_model
 from llama_herd.tasks.client.submission import checked_run_id
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -32,8 +33,8 @@ class JobSelection:
 
     def __post_init__(self) -> None:
         """Raises InvalidJob if `run_id` cannot be the name of a batch, or `model` that of a model."""
-        if self.model is not None:
-            checked_model(self.model)
+        if self.model is not None and not is_model(self.model):
+            raise InvalidJob([FieldError("model", f"must be {MODEL}")])
         if self.run_id is not None:
             checked_run_id(self.run_id)
 

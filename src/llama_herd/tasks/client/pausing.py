@@ -2,8 +2,8 @@
 
 from redis.exceptions import ResponseError
 
-from llama_herd.errors import WorkerNotFound
-from llama_herd.tasks.client.arguments import checked_model, checked_seconds, checked_text
+from llama_herd.errors import BadInput, WorkerNotFound
+from llama_herd.tasks.client.arguments import MODEL, checked_seconds, checked_text, is_model
 from llama_herd.tasks.client.status_texts import some_names
 from llama_herd.tasks.connection.complaint import is_denied
 from llama_herd.tasks.ledger.pauses import Pauses
@@ -58,7 +58,9 @@ async def paused_queues(tenant: str) -> frozenset[str]:
 
 
 def _queue_of(tenant: str, model: str) -> str:
-    return queue_name(checked_model(model), tenant)
+    if not is_model(model):
+        raise BadInput(f"model: must be {MODEL}")
+    return queue_name(model, tenant)
 
 
 def _milliseconds(for_s: float | None) -> int | None:

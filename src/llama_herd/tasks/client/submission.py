@@ -15,7 +15,7 @@ from llama_herd.errors import (
     NotReplicated,
     QueueFull,
 )
-from llama_herd.tasks.client.arguments import checked_text
+from llama_herd.tasks.client.arguments import TEXT, is_text
 from llama_herd.tasks.client.pausing import paused_queues
 from llama_herd.tasks.client.status_texts import unserved_note
 from llama_herd.tasks.ledger.answers import Submission, Submitted
@@ -184,7 +184,8 @@ def _retry_s(num_jobs: int, answer: Submitted) -> float:
 
 def id_of_key(tenant: str, key: str) -> str:
     """The id of the job with an idempotency key. Raises InvalidJob."""
-    checked_text("idempotency_key", key)
+    if not is_text(key):
+        raise InvalidJob([FieldError("idempotency_key", f"must be {TEXT}")])
     if not 1 <= len(key) <= MAX_KEY_CHARS:
         raise InvalidJob(
             [FieldError("idempotency_key", f"must be 1 to {MAX_KEY_CHARS} characters long, got {len(key)}")]

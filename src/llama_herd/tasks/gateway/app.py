@@ -21,7 +21,7 @@ from llama_herd.tasks.gateway import openapi, page_files
 from llama_herd.tasks.gateway.absent_routes import instead_of
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
-from llama_herd.tasks.gateway.context import GatewayContext
+from llama_herd.tasks.gateway.context import GatewayContext, storage_of
 from llama_herd.tasks.gateway.problem import CLOSE, Problem
 from llama_herd.tasks.gateway.request_log import AnswerCount, RequestMiddleware, facts_of
 from llama_herd.tasks.gateway.routes import OPERATIONS, Endpoint
@@ -113,11 +113,15 @@ _WRONG_ROUTES = {
 def make_gateway_app(
     settings: GatewaySettings, answers: AnswerCount | None = None, batches: BatchCount | None = None
 ) -> Starlette:
-    """The application. It holds no state but connections. The counts tell what it answers and runs."""
+    """The application. It holds no state but connections. The counts tell what it answers and runs.
+
+    Raises BadInput for a storage that cannot be.
+    """
+    storage = storage_of(settings)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        app.state.context = GatewayContext(settings, batches or BatchCount())
+        app.state.context = GatewayContext(settings, batches or BatchCount(), storage)
         async with app.state.context.open():
             yield
 

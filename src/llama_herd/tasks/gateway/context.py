@@ -91,6 +91,12 @@ class ConcurrencyLimit:
                 del self._taken[tenant]
 
 
+def storage_of(settings: GatewaySettings) -> Storage:
+    """Where the gateway's files lie. Raises BadInput."""
+    files = settings.gateway_files or str(Path.home() / ".local/share/llama-herd/files")
+    return Bucket(files) if files.startswith(SCHEME) else Folder(Path(files))
+
+
 #: Pause before a cancel that Redis has not taken is repeated.
 RETRY_S = 1.0
 
@@ -98,15 +104,14 @@ RETRY_S = 1.0
 class GatewayContext:
     """The shared state of one gateway from start to end. Each request finds it at `request.app.state`."""
 
-    def __init__(self, settings: GatewaySettings, batches: BatchCount) -> None:
+    def __init__(self, settings: GatewaySettings, batches: BatchCount, storage: Storage) -> None:
         """batches: counts the batches that the gateway runs."""
         self.settings = settings
         self.connections = SharedConnections(settings.redis_url)
         self._clients: dict[str, TenantClient] = {}  # by tenant
         self.authenticator = Authenticator(settings, self.connections)
         self.concurrency = ConcurrencyLimit(settings)
-        files = settings.gateway_files or str(Path.home() / ".local/share/llama-herd/files")
-        self.storage: Storage = Bucket(files) if files.startswith(SCHEME) else Folder(Path(files))
+        self.storage = storage
         limits = FeederLimits(
             settings.gateway_batches,
             settings.gateway_batch_rows,

@@ -91,9 +91,14 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket] | None = None) -> None:
         try:
             await super().startup(sockets)
-        except SystemExit:  # uvicorn's way to say that the address cannot be had
+        except SystemExit as error:
+            reason = error.__context__  # of an address that cannot be had; else uvicorn has told of it
+            if not isinstance(reason, OSError):
+                raise
             place = f"{self.config.host}:{self.config.port}"
-            raise BadInput(f"cannot listen at {place}. Fix: choose another --port or --host") from None
+            raise BadInput(
+                f"cannot listen at {place}: {reason}. Fix: choose another --port or --host"
+            ) from None
         if self.started:
             self._on_start(self.url)
 

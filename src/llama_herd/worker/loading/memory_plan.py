@@ -284,7 +284,7 @@ class MemoryPlan:
         needed = f"{self.num_bytes:,} bytes as {self.dtype} ({parts})"
         shorter = "HERD_DTYPE=bfloat16, " if self.dtype == "float32" else ""
         packed = "HERD_WEIGHTS=auto, " if self.form.kept is KeptBlocks.NOTHING else ""
-        fixes = f"{shorter}{packed}lower HERD_SLOTS or HERD_PREFILL_TOKENS, or more memory"
+        fixes = f"{shorter}{packed}lower HERD_SLOTS or HERD_PREFILL_TOKENS, more memory or HERD_MEMORY_SHARE"
         return SettingsError(f"{model} needs {needed}, {room}. Fix: a smaller model, {fixes}")
 
     def _with_wanted_pages(self, settings: WorkerSettings) -> Self:
