@@ -1,6 +1,7 @@
 """Stops a part of a worker while a file of that name is there. Loaded by `celery worker -I`, by tests only.
 
-STANDSTILL=folder    `engine` in it holds up the next step, or the first after as many tokens as it says;
+STANDSTILL=folder    `engine` in it holds up the next step and who is admitted, or the first after as many tokens
+                     as it says;
                      `consumer` holds up the next question for a message;
                      `crash` makes the next step of a batch fail, `load` holds up the model,
                      and with `swallow` goes on with it whatever a signal raises there;
@@ -25,7 +26,14 @@ from llama_herd.worker.settings import WorkerSettings
 FOLDER = Path(os.environ["STANDSTILL"])
 STEP_S = float(os.environ.get("STANDSTILL_STEP_S", "0"))
 
-step, ask, load, settle = Engine.step, QueueChannel._brpop_start, LoadedModel.load, Delivery.settle
+admit, step = Engine.admit, Engine.step
+ask, load, settle = QueueChannel._brpop_start, LoadedModel.load, Delivery.settle
+
+
+def admit_unless_held(self: Engine) -> None:
+    while is_held(self):
+        sleep(0.01)
+    admit(self)
 
 
 def step_unless_held(self: Engine) -> None:
@@ -72,6 +80,7 @@ def settle_unless_held(delivery: Delivery, outcome: Result, *life_s: int | None,
 
 
 generate.rate_limit = os.environ.get("STANDSTILL_RATE")
+Engine.admit = admit_unless_held  # type: ignore[method-assign]
 Engine.step = step_unless_held  # type: ignore[method-assign]
 QueueChannel._brpop_start = ask_unless_held  # type: ignore[method-assign, assignment]
 LoadedModel.load = load_unless_held  # type: ignore[method-assign, assignment]
