@@ -1,7 +1,7 @@
 """Stops a part of a worker while a file of that name is there. Loaded by `celery worker -I`, by tests only.
 
-STANDSTILL=folder    `engine` in it holds up the next step and who is admitted, or the first after as many tokens
-                     as it says;
+STANDSTILL=folder    `engine` in it holds up the next step and who is admitted, or the first after as many
+                     tokens as it says;
                      `consumer` holds up the next question for a message;
                      `crash` makes the next step of a batch fail, `load` holds up the model,
                      and with `swallow` goes on with it whatever a signal raises there;
