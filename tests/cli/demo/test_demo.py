@@ -56,7 +56,7 @@ def test_a_job_that_does_not_end_by_itself_has_failed() -> None:
 
 def test_figures_count_from_the_first_submission() -> None:
     figures = Figures.of([written(10.5, 10.6, 10.8), written(11.0, 11.4)], seconds=2.0)
-    assert figures.tokens_per_s == 2.5
+    assert (figures.num_tokens, figures.seconds, figures.tokens_per_s) == (5, 2.0, 2.5)
     assert (figures.ttft.p50_s, figures.ttft.p95_s) == pytest.approx((0.5, 1.0))
     assert (figures.itl.p50_s, figures.itl.p95_s) == pytest.approx((0.2, 0.4))
 

@@ -99,19 +99,20 @@ class Phase:
 
 @dataclass(frozen=True)
 class Figures:
-    """How fast eight jobs were in one of two ways."""
+    """How fast eight jobs were in one of two ways; --json tells all of it."""
 
+    num_tokens: int
+    seconds: float  # from the first submission to the last end
     tokens_per_s: float
     ttft: Percentiles  # from submission to the first token
     itl: Percentiles  # between tokens
 
     @classmethod
     def of(cls, jobs: Sequence[DemoJob], seconds: float) -> Self:
-        """seconds: from the first submission to the last end."""
         num_tokens = sum(job.num_tokens for job in jobs)
         ttft = Percentiles.from_seconds([job.ttft_s for job in jobs if job.ttft_s is not None])
         gaps_s = [later - earlier for job in jobs for earlier, later in pairwise(job.token_times_s)]
-        return cls(num_tokens / seconds, ttft, Percentiles.from_seconds(gaps_s))
+        return cls(num_tokens, seconds, num_tokens / seconds, ttft, Percentiles.from_seconds(gaps_s))
 
 
 @dataclass(frozen=True)
