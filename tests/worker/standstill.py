@@ -62,14 +62,13 @@ def ask_unless_held(channel: QueueChannel, timeout: float | None = None) -> None
 def load_unless_held(
     settings: WorkerSettings, device: str, on_progress: Callable[[int, int], None]
 ) -> LoadedModel:
-    (FOLDER / "loading").touch()
-    while (FOLDER / "load").exists():
-        try:
+    try:
+        (FOLDER / "loading").touch()
+        while (FOLDER / "load").exists():
             sleep(0.01)
-        except SystemExit:  # as one raised in an import or in a finalizer may be
-            if not (FOLDER / "swallow").exists():
-                raise
-            (FOLDER / "load").unlink()
+    except SystemExit:  # as one raised in an import or in a finalizer may be
+        if not (FOLDER / "swallow").exists():
+            raise
     return load(settings, device, on_progress)
 
 
