@@ -40,7 +40,7 @@ def test_the_backend_is_that_of_the_results_address(jobs: str, results: str, kin
 
 
 @pytest.mark.redis
-def test_only_the_first_result_of_the_job_that_is_being_settled_is_stored_unseen(
+def test_only_a_success_of_the_job_that_is_being_settled_is_stored_without_a_look(
     redis: Redis, redis_url: str
 ) -> None:
     settings = Settings(redis_url=redis_url)
@@ -54,6 +54,8 @@ def test_only_the_first_result_of_the_job_that_is_being_settled_is_stored_unseen
         assert "cmdstat_get" not in redis.info("commandstats")
         app.backend.store_result("another", "second", "SUCCESS")
         app.backend.store_result("settled", ValueError("of a link"), "FAILURE")
+    with settling("another", 500):  # which a worker has settled that died then
+        app.backend.store_result("another", ValueError("of a link"), "FAILURE")
     stored = {task_id: app.backend.get_task_meta(task_id) for task_id in ("settled", "another")}
     assert [one["result"] for one in stored.values()] == ["second", "first"]
     assert stored["settled"].keys() == stored["another"].keys()

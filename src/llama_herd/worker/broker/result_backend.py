@@ -7,11 +7,11 @@ results' own does not take is not retried here, but owed.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import structlog
 from celery.backends.redis import RedisBackend
+from celery.states import SUCCESS
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.client import Pipeline
@@ -112,13 +112,11 @@ class OnePool:
         return self._pools[name]
 
 
-@dataclass
-class Settling:
+class Settling(NamedTuple):
     """The job that a thread settles, and for how long its result is kept; None: as Celery's app says."""
 
     job_id: str
     life_s: int | None
-    is_stored: bool = False  # whether it has a result now, which nothing may replace that fails later
 
 
 _SETTLING: ContextVar[Settling | None] = ContextVar("settling", default=None)
@@ -146,14 +144,16 @@ class ResultBackend(OnePool, ChordClaims, RedisBackend):  # type: ignore[misc]
         request: Any = None,
         **options: Any,
     ) -> Any:
-        """Store a result: the first of a job that is being settled without a look at what is there."""
+        """Store a result. Celery looks first whether a success is there, which stays.
+
+        That of a job that is being settled would only be the same: each is folded from the stream.
+        """
         now = _SETTLING.get()
-        if now is None or now.job_id != task_id or now.is_stored:
+        if now is None or now.job_id != task_id or state != SUCCESS:
             return super()._store_result(task_id, result, state, traceback, request, **options)
         meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
         value = self.encode({**meta, "task_id": task_id})
         self._set_with_state(self.get_key_for_task(task_id), value, state)
-        now.is_stored = True
         return result
 
     def _set(self, key: str, value: bytes, *expires: int | None) -> None:
