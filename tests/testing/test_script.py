@@ -1,5 +1,6 @@
 """A script says which job is answered what; what it does not say fails in words that quote no prompt."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import BadInput, GenerationError
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.testing import Answer, AskedJob, Call, Script
+from llama_herd.testing.script_server import ScriptServer
 
 
 def asked(prompt: str, job_id: str = "job", model: str = "tales") -> AskedJob:
@@ -122,3 +124,17 @@ def test_a_wrong_file_is_told_in_words(tmp_path: Path, name: str, content: str, 
         Script.load(tmp_path / name)
     with pytest.raises(BadInput, match="cannot be read"):
         Script.load(tmp_path / f"no-{name}")
+
+
+@pytest.mark.parametrize("said", [b"", b'{"id": "half'])
+def test_a_worker_that_dies_while_it_asks_is_no_error(
+    tmp_path: Path, said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[object] = []
+    monkeypatch.setattr(ScriptServer, "handle_error", lambda *about: failed.append(about))
+    with ScriptServer(Script(), tmp_path / "script"), socket.socket(socket.AF_UNIX) as link:
+        link.connect(str(tmp_path / "script"))
+        link.sendall(said)
+        link.shutdown(socket.SHUT_WR)
+        assert link.recv(1) == b"", "nothing is answered"
+    assert not failed

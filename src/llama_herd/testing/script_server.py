@@ -35,7 +35,10 @@ class _Question(StreamRequestHandler):
     server: ScriptServer
 
     def handle(self) -> None:
-        fields = json.loads(self.rfile.readline())
+        line = self.rfile.readline()
+        if not line.endswith(b"\n"):
+            return  # the worker that asked is dead
+        fields = json.loads(line)
         asked = AskedJob(**{**fields, "job": GenerationJob.model_validate(fields["job"])})
         try:
             reply: dict[str, Any] = {"answer": self.server.script.reply_to(asked).to_dict()}
