@@ -282,4 +282,4 @@ def test_a_job_that_its_engine_has_lost_goes_on_behind_what_is_on_record(
     assert [event.epoch for event in events if isinstance(event, Started)] == [1, 2]
     ids = [token_id for event in events if isinstance(event, Token) for token_id in event.ids]
     assert len(ids) == LONG.sampling.max_tokens
-    assert not service.tenancies["default"].claims
+    wait_until(lambda: not service.tenancies["default"].claims, "the job has left")
