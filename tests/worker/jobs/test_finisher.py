@@ -239,7 +239,9 @@ def settle_together(finisher: Finisher, tenancy: Tenancy, first: "Slow", others:
 
 @pytest.fixture
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other settles jobs, and none reports them."""
     monkeypatch.setattr("llama_herd.worker.jobs.finisher.NUM_THREADS", 1)
+    monkeypatch.setattr("llama_herd.worker.jobs.finisher.REPORT_S", 3600)
 
 
 @pytest.mark.parametrize("num", [1, 8])
@@ -318,7 +320,7 @@ def test_a_message_that_comes_again_at_the_very_end_waits_for_the_first(
     until = herd.redis.hget(key, "settling_until")
     wait_until(lambda: int(herd.redis.hget(key, "settling_until")) > int(until) + 1500, "it is renewed")
     assert [other.told for other in others] == [[], [], []]
-    assert sum(finisher.num_waiting for finisher in finishers) == 1
+    wait_until(lambda: sum(finisher.num_waiting for finisher in finishers) == 1, "only the first waits here")
     first.may_go_on.set()
     wait_until(lambda: all(other.told for other in others), "the others are acked")
     assert first.told == ["settled"]
