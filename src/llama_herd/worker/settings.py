@@ -103,8 +103,8 @@ class WorkerSettings(ServedSettings):
         0,
         ge=0,
         le=MAX_THREADS,
-        description="CPU threads of torch. 0: one less than the cores it may use. More than the cores slows "
-        "every step.",
+        description="CPU threads of a worker, at most as many as the cores that it may use. 0: one less than "
+        "these.",
     )
     slots: int = Field(
         32,
