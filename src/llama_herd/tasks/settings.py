@@ -17,7 +17,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from llama_herd.errors import SettingsError
+from llama_herd.errors import BadInput, SettingsError
 from llama_herd.tasks.connection.redis_url import (
     checked_url,
     complete_url,
@@ -349,7 +349,9 @@ class Settings(BaseSettings):
 
     @classmethod
     def variables(cls, field: str) -> tuple[str, ...]:
-        """The variables that a setting is read from. The first one that is set counts."""
+        """The variables that a setting is read from. The first one that is set counts. Raises BadInput."""
+        if not isinstance(field, str) or field not in cls.model_fields:
+            raise BadInput(f"field: must be the name of a setting, as tenant is, got {shortened(field)}")
         alias = cls.model_fields[field].validation_alias
         return (
             tuple(map(str, alias.choices)) if isinstance(alias, AliasChoices) else (PREFIX + field.upper(),)
