@@ -8,10 +8,19 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator
 
+from llama_herd.errors import SettingsError
 from llama_herd.model.hub.name import PART, HubName
 from llama_herd.tasks.ledger.keys import joint_tenant
 from llama_herd.tasks.protocol.message import queue_name
-from llama_herd.tasks.settings import BUNDLED_MODEL_NAME, TENANT_PATTERN, Host, Settings, shortened
+from llama_herd.tasks.settings import (
+    BUNDLED_MODEL_NAME,
+    MODEL_PATTERN,
+    TENANT_PATTERN,
+    Host,
+    Settings,
+    check_path,
+    shortened,
+)
 
 #: The model that comes with the package.
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "model" / "bundled" / "tales.gguf"
@@ -64,6 +73,15 @@ class ServedSettings(Settings):
         hub_name = HubName.from_setting(self.model)
         return hub_name.served_name if hub_name else PART.sub("", self.model.stem)  # one name for all parts
 
+    def check_served_model(self) -> None:
+        """Raise SettingsError where no job could name the model, since its file has such a name."""
+        if re.fullmatch(MODEL_PATTERN, self.served_model) is None:
+            raise SettingsError(
+                f"HERD_MODEL={shortened(str(self.model))}: no job can ask for a model of the name "
+                f"{shortened(self.served_model)}. Fix: HERD_SERVED_MODEL_NAME (--served-model-name), of 1 to "
+                "128 letters, digits, dots, underscores or dashes"
+            )
+
     @property
     def queue(self) -> str:
         """The queue of the one tenant; see `by_queue`."""
@@ -94,6 +112,15 @@ class ServedSettings(Settings):
     @property
     def _tenant_names(self) -> list[str]:
         return self.tenants.split(",") if self.tenants else [self.tenant]
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _is_a_path(cls, model: object) -> object:
+        if not isinstance(model, str):
+            return model
+        if not model.strip():
+            raise ValueError("must be a path, or hf:OWNER/NAME. Fix: leave it out for the bundled model")
+        return check_path(model)
 
     @field_validator("model")
     @classmethod

@@ -19,6 +19,7 @@ from celery.utils.imports import symbol_by_name
 from kombu import Exchange, Queue
 
 from llama_herd.tasks.connection.redis_url import is_same_redis, masked
+from llama_herd.tasks.protocol.given import checked_kind
 from llama_herd.tasks.protocol.message import BESIDE_JOBS, RESULTS_AT, is_job_task
 
 #: Arguments of Celery's own tasks that are tasks themselves.
@@ -37,8 +38,10 @@ def route_links(app: Celery) -> None:
 
     Those that name a queue keep it. The others go where the app itself would send them: by `task_routes`, by
     the task's own options, else into `task_default_queue`. Without this the worker, whose app is another one,
-    sends them into its HERD_LINK_QUEUE. Call it once, before or after the app is configured.
+    sends them into its HERD_LINK_QUEUE. Call it once, before or after the app is configured. Raises BadInput
+    for what is no app.
     """
+    checked_kind("app", app, Celery, "a Celery app")
     own: type[AMQP] = symbol_by_name(app.amqp_cls)
     if not issubclass(own, LinkRouting):
         app.amqp_cls = LinkRouting if own is AMQP else type("LinkRouting", (LinkRouting, own), {})

@@ -1,6 +1,9 @@
 """Settings that every process needs: the address of Redis, the tenant, the limits."""
 
+import errno
+import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -14,7 +17,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from llama_herd.errors import SettingsError
+from llama_herd.errors import BadInput, SettingsError
 from llama_herd.tasks.connection.redis_url import (
     checked_url,
     complete_url,
@@ -57,6 +60,9 @@ MAX_CONTEXT_TOKENS = 1 << 22
 #: Most characters of a wrong value that an error repeats.
 MAX_SHOWN_CHARS = 60
 
+#: Longest path that Linux takes.
+MAX_PATH_BYTES = 4095
+
 #: Settings that complete the URL of Redis. They are declared before `redis_url`, whose validator reads them.
 ACCESS = ("redis_password", "redis_ca_file", "redis_cert_file", "redis_key_file", "sentinel_password")
 
@@ -69,6 +75,38 @@ def _check_readable(path: str) -> str:
 
 #: The path of a certificate or a key; empty: none.
 ReadableFile = Annotated[str, AfterValidator(_check_readable)]
+
+
+def check_path(path: str) -> str:
+    """`path` itself. Raises ValueError for one that no system takes, or that no line could tell."""
+    if (num_bytes := len(path.encode(errors="replace"))) > MAX_PATH_BYTES:
+        raise ValueError(f"must be a path of at most {MAX_PATH_BYTES} bytes, got {num_bytes}")
+    if re.search(r"[\0-\x1f\x7f]", path):
+        raise ValueError("must be a path without control characters")
+    return path
+
+
+def check_folder(path: str) -> str:
+    """`path` itself. Raises ValueError where no folder can be: at a file, or below one.
+
+    One that is absent or locked passes: it may be made, or be a mount that is away.
+    """
+    if not check_path(path):
+        return path
+    try:
+        problem = "" if stat.S_ISDIR(os.stat(path).st_mode) else "that is a file"
+    except NotADirectoryError:
+        problem = "that is below a file"
+    except OSError as error:
+        is_final = error.errno in (errno.ENAMETOOLONG, errno.ELOOP)
+        problem = f"the system says: {error.strerror}" if is_final else ""
+    if problem:
+        raise ValueError(f"must be a folder, but {problem}. Fix: name a folder, or a path to make one at")
+    return path
+
+
+#: The path of a folder, which need not be there yet; empty: another place.
+FolderPath = Annotated[str, AfterValidator(check_folder)]
 
 
 def _check_host(host: str) -> str:
@@ -311,7 +349,9 @@ class Settings(BaseSettings):
 
     @classmethod
     def variables(cls, field: str) -> tuple[str, ...]:
-        """The variables that a setting is read from. The first one that is set counts."""
+        """The variables that a setting is read from. The first one that is set counts. Raises BadInput."""
+        if not isinstance(field, str) or field not in cls.model_fields:
+            raise BadInput(f"field: must be the name of a setting, as tenant is, got {shortened(field)}")
         alias = cls.model_fields[field].validation_alias
         return (
             tuple(map(str, alias.choices)) if isinstance(alias, AliasChoices) else (PREFIX + field.upper(),)

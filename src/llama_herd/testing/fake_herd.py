@@ -17,10 +17,13 @@ from llama_herd.errors import BadInput, HerdError
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.local.worker_process import WorkerProcess, settings_at
 from llama_herd.ops.settings import BUNDLED_MODEL
+from llama_herd.tasks.client.arguments import is_model
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.connection.redis_url import masked
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.settings import BUNDLED_MODEL_NAME, MODEL_PATTERN
+from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
+from llama_herd.tasks.protocol.given import checked_items
+from llama_herd.tasks.settings import BUNDLED_MODEL_NAME, Settings, shortened
 from llama_herd.testing.script import AskedJob, Condition, Reply, Script
 from llama_herd.testing.script_server import ScriptServer
 from llama_herd.worker.settings import WorkerSettings
@@ -54,9 +57,12 @@ class FakeHerd:
 
         settings: of the workers, as in `WorkerSettings`. Raises BadInput.
         """
-        if not models or not all(re.fullmatch(MODEL_PATTERN, one) for one in models):
-            raise BadInput(f"models: must be names such as llama-3, got {list(models)}")
-        self.models = tuple(dict.fromkeys(models))
+        self.models = _checked_models(models)
+        if redis_url != "":
+            Settings.read(redis_url=redis_url)
+        for name in settings.keys() - WorkerSettings.model_fields:
+            meant = did_you_mean(close_names(name, WorkerSettings.model_fields))
+            raise BadInput(f"{name}: is no setting of a worker{meant}")
         self._redis_url = redis_url
         self._settings = {"lease_ms": LEASE_MS, **settings}
         self._script = Script()
@@ -85,7 +91,7 @@ class FakeHerd:
     def answer(self, *replies: Reply, to: Condition = None, model: str | None = None) -> None:
         """Say what jobs are answered from now on: see `Script.answer`. What was said last counts first."""
         if model is not None and model not in self.models:
-            raise BadInput(f"model={model!r}: this herd has {', '.join(self.models)}")
+            raise BadInput(f"model={shortened(model)}: this herd has {', '.join(self.models)}")
         self._script.answer(*replies, to=to, model=model)
 
     @cached_property
@@ -174,6 +180,17 @@ class FakeHerd:
             if monotonic() > until_s:
                 raise HerdError(f"no worker was ready within {START_S:.0f} s. The log:\n{self._worker.log}")
             sleep(POLL_S)
+
+
+def _checked_models(models: Sequence[str]) -> tuple[str, ...]:
+    """The names of models, each once. Raises BadInput."""
+    wanted = "names such as llama-3"
+    names = list(checked_items("models", models, f"a list of {wanted}"))
+    if wrong := [one for one in names if not is_model(one)]:
+        raise BadInput(f"models: must be {wanted}, got {shortened(wrong[0])}")
+    if not names:
+        raise BadInput(f"models: must be {wanted}, got none")
+    return tuple(dict.fromkeys(names))
 
 
 @contextmanager

@@ -1,17 +1,23 @@
 """Script: which job gets which answer, and which jobs have asked."""
 
+import os
 import re
 import runpy
 import threading
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any, NamedTuple, Self
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import BadInput, GenerationError
+from llama_herd.tasks.client.arguments import MODEL, is_model
+from llama_herd.tasks.protocol.given import checked_kind, refusal
 from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.settings import check_path, shortened
 from llama_herd.testing.answer import Answer
 
 
@@ -34,6 +40,7 @@ class AskedJob:
 
 #: What a job is answered: an answer, its text, or a function that makes one.
 Reply = str | Answer | Callable[[AskedJob], str | Answer]
+_REPLIES = "an Answer, its text, or a function that makes one"
 #: Which jobs are meant: those whose `text` an expression is found in, or that a function picks. None: all.
 Condition = str | re.Pattern[str] | Callable[[AskedJob], bool] | None
 
@@ -58,6 +65,11 @@ class Rule(NamedTuple):
         return self.replies[min(turn, len(self.replies) - 1)]
 
 
+def _answer_of(given: Answer) -> Answer:
+    """What a function has made. Raises BadInput."""
+    return checked_kind("the answer", given, Answer, "an Answer, or its text")
+
+
 @dataclass
 class Script:
     """Rules, of which the last one that fits a job counts. Any thread may call.
@@ -71,22 +83,29 @@ class Script:
     `unanswered`. What functions of the script have raised is in `problems`.
     """
 
-    unanswered: list[AskedJob] = field(default_factory=list)
-    problems: list[Exception] = field(default_factory=list)
-    _asked: dict[tuple[str, str], AskedJob] = field(default_factory=dict)
-    _rules: list[Rule] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    unanswered: list[AskedJob] = field(default_factory=list, init=False)
+    problems: list[Exception] = field(default_factory=list, init=False)
+    _asked: dict[tuple[str, str], AskedJob] = field(default_factory=dict, init=False)
+    _rules: list[Rule] = field(default_factory=list, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def answer(self, *replies: Reply, to: Condition = None, model: str | None = None) -> None:
         """Answer the jobs that are meant. Without a reply each gets what it asks for: see `Answer`.
 
-        Raises BadInput if `to` is no expression.
+        Raises BadInput, as where `to` is no expression.
         """
+        for reply in replies:
+            if not isinstance(reply, str | Answer) and not callable(reply):
+                raise refusal("replies", reply, _REPLIES)
+        if model is not None and not is_model(model):
+            raise BadInput(f"model: must be {MODEL}, got {shortened(model)}")
         if isinstance(to, str):
             try:
                 to = re.compile(to)
-            except re.error as error:
-                raise BadInput(f"to={to!r} is no regular expression: {error}") from None
+            except (re.error, OverflowError, RecursionError) as error:
+                raise BadInput(f"to={shortened(to)} is no regular expression: {error}") from None
+        elif not (to is None or isinstance(to, re.Pattern) or callable(to)):
+            raise refusal("to", to, "an expression, or a function of the job that was asked")
         with self._lock:
             self._rules.append(Rule(replies or (Answer(),), to, model, {}))
 
@@ -96,7 +115,11 @@ class Script:
             return list(self._asked.values())
 
     def reply_to(self, asked: AskedJob) -> Answer:
-        """The answer for a job. Raises GenerationError if there is none; no message quotes the prompt."""
+        """The answer for a job. Raises GenerationError if there is none; no message quotes the prompt.
+
+        Raises BadInput for what was not asked.
+        """
+        checked_kind("asked", asked, AskedJob, "an AskedJob")
         with self._lock:
             rules = self._rules[::-1]
             self._asked.setdefault((asked.tenant, asked.id), asked)
@@ -106,7 +129,7 @@ class Script:
                 with self._lock:
                     reply = rule.reply_to(asked)
                 given = reply(asked) if callable(reply) else reply
-                return Answer.of(given) if isinstance(given, str) else given
+                return Answer.of(given) if isinstance(given, str) else _answer_of(given)
         except Exception as error:
             self.problems.append(error)
             problem = f"the script's function for job {asked.id} raised {type(error).__name__}"
@@ -127,12 +150,17 @@ class Script:
             self._rules.clear()
 
     @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read a script from a file. Raises BadInput.
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """Read a script from a file. Raises BadInput, also for what its Python raises.
 
         .toml: tables `[[answers]]`, with `to` and `model` as in `answer` and the fields of an Answer. .py:
         Python that sets `script`.
         """
+        place = checked_kind("path", path, str | PathLike, "the path of a script")
+        try:
+            path = Path(check_path(os.fspath(place)))
+        except (TypeError, ValueError) as error:  # TypeError: of bytes
+            raise BadInput(f"path: {error}") from None
         try:
             return cls._from_python(path) if path.suffix == ".py" else cls._from_toml(path)
         except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -140,7 +168,14 @@ class Script:
 
     @classmethod
     def _from_python(cls, path: Path) -> Self:
-        script = runpy.run_path(str(path)).get("script")
+        try:
+            script = runpy.run_path(str(path)).get("script")
+        except (OSError, BadInput):
+            raise
+        except Exception as error:
+            lines = [at.lineno for at in extract_tb(error.__traceback__) if at.filename == str(path)]
+            place = f" in line {lines[-1]}" if lines else ""
+            raise BadInput(f"{path}: raised {type(error).__name__}{place}: {error}") from error
         if not isinstance(script, cls):
             raise BadInput(f"{path}: sets no `script`. Fix: script = llama_herd.testing.Script()")
         return script
@@ -149,6 +184,8 @@ class Script:
     def _from_toml(cls, path: Path) -> Self:
         script = cls()
         rows: list[dict[str, Any]] = tomllib.loads(path.read_text()).get("answers", [])
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise BadInput(f"{path}: `answers` must be tables. Fix: [[answers]] with a text")
         for number, row in enumerate(rows, start=1):
             fields = dict(row)
             to, model = fields.pop("to", None), fields.pop("model", None)

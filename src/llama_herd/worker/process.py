@@ -32,7 +32,9 @@ def own_settings() -> WorkerSettings:
 
     Raises BadInput, or HubUnavailable.
     """
-    return with_model_here(on_device(WorkerSettings.read()))
+    settings = WorkerSettings.read()
+    settings.check_served_model()
+    return with_model_here(on_device(settings))
 
 
 def has_sentinels() -> bool:

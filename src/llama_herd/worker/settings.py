@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from llama_herd.model.parsers.formats import AUTO, NONE, REASONING_FORMATS, TOOL_FORMATS
 from llama_herd.model.shape.pooling import Override
 from llama_herd.ops.settings import ServedSettings
-from llama_herd.tasks.settings import MAX_CONTEXT_TOKENS, shortened
+from llama_herd.tasks.settings import MAX_CONTEXT_TOKENS, FolderPath, shortened
 
 #: More threads than any machine's cores gain nothing, and some thousands crash the thread runtimes.
 MAX_THREADS = 1024
@@ -81,7 +81,7 @@ class WorkerSettings(ServedSettings):
         description="Form of the weights in memory: quantized as in the file, or dense, as plain numbers. "
         "auto: the faster one that fits.",
     )
-    kernels_dir: str = Field(
+    kernels_dir: FolderPath = Field(
         "",
         description="Folder of built kernels. Empty: llama-herd/kernels in the user's cache folder.",
     )
@@ -103,8 +103,8 @@ class WorkerSettings(ServedSettings):
         0,
         ge=0,
         le=MAX_THREADS,
-        description="CPU threads of torch. 0: one less than the cores it may use. More than the cores slows "
-        "every step.",
+        description="CPU threads of a worker, at most as many as the cores that it may use. 0: one less than "
+        "these.",
     )
     slots: int = Field(
         32,
@@ -253,11 +253,15 @@ class WorkerSettings(ServedSettings):
     @field_validator("link_routes")
     @classmethod
     def _names_queues(cls, routes: str) -> str:
-        for route in filter(str.strip, routes.split(",")):
-            if not _ROUTE.fullmatch(route.strip()):
+        tasks = set[str]()
+        for route in map(str.strip, filter(str.strip, routes.split(","))):
+            if not _ROUTE.fullmatch(route):
                 raise ValueError(
-                    f"must be task=queue,task=queue, with * in a task's name, got {shortened(route.strip())}"
+                    f"must be task=queue,task=queue, with * in a task's name, got {shortened(route)}"
                 )
+            if (task := route.partition("=")[0].strip()) in tasks:
+                raise ValueError(f"must name each task once, got {shortened(task)} again")
+            tasks.add(task)
         return routes
 
     @field_validator("tool_parser", "reasoning_parser")

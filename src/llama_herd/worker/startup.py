@@ -91,7 +91,7 @@ def _complain(settings: WorkerSettings, model: "LoadedModel") -> None:
     if settings.device == "cpu" and "Fix: " in (note := model.plan.form.kernels.note):
         log.warning("native kernels are missing or old, steps are several times slower", reason=note)
     if complaint := complaint_of_threads(settings):
-        log.warning("too many threads, steps are slow", reason=complaint, fix="leave HERD_THREADS out")
+        log.warning("fewer threads than set", reason=complaint, fix="leave HERD_THREADS out")
     if len(runtimes := openmp_runtimes()) > 1:
         note = "torch keeps to its own, native kernels have threads without OpenMP: results are the same"
         log.info("several OpenMP runtimes are loaded", runtimes=runtimes, note=note)

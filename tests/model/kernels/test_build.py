@@ -6,6 +6,7 @@ What is damaged is never loaded, and compiled anew.
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ from llama_herd.errors import BadInput
 from llama_herd.model.kernels import build as module
 from llama_herd.model.kernels.build import build, find
 from llama_herd.model.kernels.instruction_set import AVX2, INSTRUCTION_SETS
-from llama_herd.model.kernels.native import load_kernels
-from llama_herd.model.kernels.unloaded import built_kernels
+from llama_herd.model.kernels.native import Kernels, load_kernels
+from llama_herd.model.kernels.unloaded import UnloadedKernels, built_kernels
 
 pytestmark = pytest.mark.skipif(bool(AVX2.complaint), reason=AVX2.complaint)
 
@@ -102,6 +103,17 @@ def test_who_only_plans_takes_the_kernels_that_are_loaded(kernels_folder: Path, 
         planned, loaded = built_kernels(folder), load_kernels(folder)
         assert (planned.types, planned.tile_rows) == (loaded.types, loaded.tile_rows)
         assert planned.note.startswith(loaded.note.partition(",")[0])
+
+
+@pytest.mark.parametrize("find_them", [load_kernels, built_kernels])
+def test_a_folder_that_cannot_be_looked_into_is_told_with_what_names_another(
+    find_them: Callable[[Path], Kernels | UnloadedKernels], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / ("n" * 300)):
+        note = find_them(folder).note
+        assert str(folder) in note
+        assert note.endswith(". Fix: name a folder of your own in HERD_KERNELS_DIR")
 
 
 @pytest.mark.parametrize("damage", ["cut off", "altered", "empty", "a link"])

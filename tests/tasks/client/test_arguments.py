@@ -3,31 +3,31 @@
 import asyncio
 import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 from redis import Redis
 
-from llama_herd.errors import BadInput, HerdError, JobNotFound, RedisUnavailable, WorkerNotFound
+from llama_herd.errors import BadInput
 from llama_herd.tasks.client.async_client import AsyncClient
 from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.client.herds import Herds
+from llama_herd.tasks.protocol.batch_status import BatchStatus
+from llama_herd.tasks.protocol.job import GenerationJob
+from tests.odd_arguments import ODD, complain, is_told
 
 pytestmark = pytest.mark.redis
 
-#: A number that Python does not write, text that UTF-8 has no bytes for, and values of all other kinds.
-ODD: tuple[Any, ...] = (
-    *(None, True, -1, 0, 1 << 70, 10**5000, -0.5, math.nan, math.inf, 1e308, 1j),
-    *("", "a b", "nan", "\0", "\udcff", "x" * 10_000, b"x", [], [None], {}, {"a": 1}, object(), int),
-)
 #: What a call needs beside the argument that is odd.
 GIVEN: dict[str, Any] = {
     name: f"no-{name}" for name in ("job_id", "name", "run_id", "worker", "model", "query")
 }
 GIVEN |= {"number": "1-1", "texts": ["a"], "documents": ["a"], "jobs": [], "timeout_s": 0}
-#: Python itself says what is wrong with these: they are not checked, but called, or read as they come.
-USED = ("on_progress", "status", "jobs", "job")
+GIVEN |= {"status": BatchStatus(run_id="no-run", state="done", input_name="")}
+#: One job, where several are asked for: its fields are no jobs.
+JOB = GenerationJob(prompt="a")
 #: With these a call waits, as it should.
 ENDLESS = (None, math.inf, 1e308, 1 << 70)
 
@@ -39,7 +39,7 @@ def public(kind: type) -> dict[str, list[str]]:
         name: [
             one.name
             for one in inspect.signature(method).parameters.values()
-            if one.kind is not one.VAR_KEYWORD and one.name not in ("self", *USED)
+            if one.kind is not one.VAR_KEYWORD and one.name != "self"
         ]
         for name, method in methods
         if not name.startswith("_")
@@ -51,35 +51,29 @@ def calls(kind: type, method: str) -> Iterator[tuple[str, object, dict[str, obje
     signature = inspect.signature(getattr(kind, method)).parameters
     needed = {one.name for one in signature.values() if one.default is one.empty} | {"timeout_s"}
     given = {name: value for name, value in GIVEN.items() if name in needed & signature.keys()}
-    given |= {"prompt": "a"} if method == "submit" else {}
+    given |= {"job_id": f"here@{GIVEN['job_id']}"} if kind is Herds and "job_id" in given else {}
     for name in public(kind)[method]:
+        given |= {"prompt": "a"} if method == "submit" and name != "job" else {}
         others = {one: value for one, value in given.items() if (one, name) != ("timeout_s", "timeout")}
         for odd in ODD:
-            if not (name.startswith("timeout") and odd in ENDLESS):
+            is_called = name == "on_progress" and callable(odd)  # what it raises is the caller's own
+            if not is_called and not (name.startswith("timeout") and odd in ENDLESS):
                 yield name, odd, {**others, name: odd}
 
 
-def is_told(name: str, error: Exception) -> bool:
-    """Whether the error is one of ours, or Python's for a wrong type, that names the argument."""
-    is_found_out = isinstance(error, JobNotFound | WorkerNotFound | TimeoutError)  # only Redis knows
-    names = (name, "job_id") if name == "name" else (name,)
-    is_kind = isinstance(error, HerdError | TypeError) and not isinstance(error, RedisUnavailable)
-    return is_found_out or (is_kind and any(one in str(error) for one in names) and len(str(error)) < 2500)
-
-
-def complain(name: str, odd: object, error: Exception) -> str:
-    return f"{name}={ascii(odd)[:40] if type(odd) is not int else 'an int'}: {error!r}"[:300]
-
-
-@pytest.mark.parametrize("method", public(Client))
-def test_a_wrong_argument_is_named_and_nothing_is_kept(method: str, redis: Redis, redis_url: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "method"), [(kind, method) for kind in (Client, Herds) for method in public(kind)]
+)
+def test_a_wrong_argument_is_named_and_nothing_is_kept(
+    kind: type, method: str, redis: Redis, redis_url: str
+) -> None:
     wrong = []
-    with Client(redis_url) as client:
-        for name, odd, given in calls(Client, method):
+    with Client(redis_url) as client, Herds({"here": client}, {"m": "here"}, default="here") as herds:
+        for name, odd, given in calls(kind, method):
             num_keys = redis.dbsize()
             try:
-                done = getattr(client, method)(**given)
-                if inspect.isgenerator(done):
+                done = getattr(client if kind is Client else herds, method)(**given)
+                if isinstance(done, Iterator):
                     next(done, None)
                 redis.flushdb()
             except Exception as error:
@@ -100,6 +94,8 @@ async def odd_calls(client: AsyncClient, method: str) -> list[str]:
             elif inspect.isasyncgen(done):
                 async with aclosing(done):
                     await anext(done, None)
+            elif isinstance(done, AsyncIterator):
+                await anext(done, None)
         except Exception as error:
             if not is_told(name, error):
                 wrong.append(complain(name, odd, error))
@@ -124,6 +120,32 @@ def test_a_client_is_not_made_of_what_cannot_be(kind: type, name: str) -> None:
         try:
             kind(**{name: odd})
         except Exception as error:
-            if not is_told("model_name" if name == "model" else name, error):
+            if not is_told(name, error):
                 wrong.append(complain(name, odd, error))
     assert wrong == []
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [
+        *(("batch", {"jobs": one}) for one in (None, 7, "text", {"prompt": "a"}, JOB)),
+        *(("batch", {"jobs": [], "on_progress": one}) for one in (7, "text", [print])),
+        *(("report_batch", {"status": one}) for one in (None, {"run_id": "r"}, JOB)),
+        *(("submit_many", {"jobs": one}) for one in (None, 7, "text", {"prompt": "a"}, JOB)),
+    ],
+)
+def test_what_is_of_another_kind_is_refused_by_its_name(
+    kind: type, method: str, given: dict[str, Any], redis_url: str
+) -> None:
+    async def call() -> None:
+        done = getattr(kind(redis_url), method)(**given)
+        if inspect.isasyncgen(done):
+            await anext(done)
+        elif isinstance(done, Iterator):
+            next(done)
+        else:
+            await done
+
+    with pytest.raises(BadInput, match=f"^{[*given][-1]}: must be .*, got "):
+        asyncio.run(call())

@@ -346,8 +346,8 @@ def test_rows_under_way_are_bounded(narrow: GatewayThread, stand_in: StandIn) ->
 
 
 def test_a_storage_that_cannot_be_written_is_told(redis: Redis, redis_url: str, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with GatewayThread(redis_url, files=str(tmp_path / "file" / "folder")) as gateway:
+    (tmp_path / "link").symlink_to("nowhere")  # where no folder can be made
+    with GatewayThread(redis_url, files=str(tmp_path / "link")) as gateway:
         api = BatchApi(lambda: gateway.url)
         answer = api.upload(b"{}\n")
         assert (answer.status, answer.error["code"]) == (503, "files_unavailable")

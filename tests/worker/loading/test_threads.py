@@ -24,13 +24,25 @@ def test_without_a_limit_it_is_the_cores_that_it_may_run_on(tmp_path: Path) -> N
     assert num_cores(tmp_path) == CORES
 
 
-def test_one_core_is_left_to_the_rest_unless_threads_are_named() -> None:
-    assert num_threads(WorkerSettings()) == max(1, num_cores() - 1)
-    assert num_threads(WorkerSettings(threads=7)) == 7
+def test_one_core_is_left_to_the_rest_unless_threads_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llama_herd.worker.loading.machine.num_cores", lambda: 8)
+    assert num_threads(WorkerSettings()) == 7
+    assert num_threads(WorkerSettings(threads=8)) == 8
+
+
+def test_no_more_threads_are_taken_than_there_are_cores() -> None:
+    many = num_cores() + 1
+    assert num_threads(WorkerSettings(threads=many)) == num_cores()
+    (core, *_) = allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        assert num_threads(WorkerSettings(threads=many)) == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def test_more_threads_than_cores_are_complained_of_with_both_numbers() -> None:
     assert complaint_of_threads(WorkerSettings(threads=num_cores())) == ""
     many = num_cores() + 1
     complaint = complaint_of_threads(WorkerSettings(threads=many))
-    assert complaint == f"HERD_THREADS={many} is more than the {num_cores()} cores that this process may use"
+    assert complaint == f"HERD_THREADS={many} is more than this process has cores, so it takes {num_cores()}"

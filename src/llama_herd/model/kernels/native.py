@@ -33,7 +33,7 @@ from llama_herd.model.kernels.instruction_set import InstructionSet
 from llama_herd.model.kernels.library import NUMBER, POINTER, LibraryPart, members
 from llama_herd.model.kernels.rotation import Rotation, load_rotation
 from llama_herd.model.kernels.tiles import block_size, blocks_of, random_tiles
-from llama_herd.model.kernels.unloaded import UnloadedKernels, no_kernels
+from llama_herd.model.kernels.unloaded import UnloadedKernels, unusable
 
 
 class Kernel(IntEnum):
@@ -177,7 +177,7 @@ def load_kernels(folder: Path) -> Kernels | UnloadedKernels:
         best = best_library(folder)
         kernels = load_library(best.set, best.path)
     except (OSError, BadInput) as error:
-        return no_kernels(str(error))
+        return unusable(error)
     return replace(kernels, note=best.noted(kernels.note))
 
 

@@ -38,6 +38,12 @@ def no_kernels(reason: str) -> UnloadedKernels:
     return UnloadedKernels(f"none: {reason}")
 
 
+def unusable(error: OSError | BadInput) -> UnloadedKernels:
+    """None, since this has come of looking for them; what the system says has no fix of its own."""
+    fix = ". Fix: name a folder of your own in HERD_KERNELS_DIR" if isinstance(error, OSError) else ""
+    return no_kernels(f"{error}{fix}")
+
+
 NO_KERNELS = no_kernels("not asked for")
 
 
@@ -47,7 +53,7 @@ def built_kernels(folder: Path) -> UnloadedKernels:
         best = best_library(folder)
         ctypes.CDLL(str(best.path))
     except (OSError, BadInput) as error:
-        return no_kernels(str(error))
+        return unusable(error)
     names = ", ".join(sorted(type.name for type in TILED_TYPES))
     note = best.noted(f"{best.set.name} for {names}, if a worker finds them right")
     return UnloadedKernels(note, TILED_TYPES, TILE_ROWS, has_numbers=True)

@@ -287,7 +287,7 @@ class AsyncClient:
 
     async def report_batch(self, status: BatchStatus) -> bool:
         """Report a batch, so that `batches` shows it. Returns whether it was asked to end."""
-        return await self._run(self._core.reports.report_batch(status))
+        return await self._run(self._core.report_batch(status))
 
     async def end_batch(self, run_id: str) -> bool:
         """Ask a batch to cancel its jobs and end. Returns whether such a batch runs."""

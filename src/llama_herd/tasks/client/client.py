@@ -402,7 +402,7 @@ class Client(AbstractContextManager["Client"]):
 
         Returns whether `end_batch` has asked it to end.
         """
-        return self._run(self._core.reports.report_batch(status))
+        return self._run(self._core.report_batch(status))
 
     def end_batch(self, run_id: str) -> bool:
         """Ask a batch to cancel its jobs and end. Returns whether such a batch runs.

@@ -9,7 +9,10 @@ from llama_herd.tasks.client.dead_items import DeadItems
 from llama_herd.tasks.client.submission import AcceptedJob, Beside, enqueue, new_job
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.protocol.batch_status import BatchStatus
+from llama_herd.tasks.protocol.given import checked_kind
 from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.message import queue_name
 from llama_herd.tasks.settings import Settings
@@ -52,6 +55,10 @@ class ClientCore:
     def queue(self) -> str:
         """The queue of the client's own model."""
         return queue_name(self.settings.default_model, self.settings.tenant)
+
+    def report_batch(self, status: BatchStatus) -> RedisCall[bool]:
+        """Report a batch. Raises BadInput for what is no status."""
+        return self.reports.report_batch(checked_kind("status", status, BatchStatus, "a BatchStatus"))
 
     async def submit(self, job: Job | None, fields: Mapping[str, Any], beside: Beside) -> AcceptedJob:
         """Check, name and enqueue a job, given whole or by its fields.

@@ -11,6 +11,7 @@ from llama_herd.tasks.client.arguments import checked_seconds
 from llama_herd.tasks.client.lots import SubmitOutcome
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import together
+from llama_herd.tasks.protocol.given import checked_items, checked_kind
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.text_job import count_from, counted_from, num_texts_of
 
@@ -27,9 +28,11 @@ class Embeddings:
 
     @classmethod
     def from_results(cls, results: Sequence[Result]) -> Self:
-        """Join what the jobs of one call came to. Raises the error of the first that failed."""
-        vectors = all_floats(results)
-        return cls(vectors, sum(result.usage.prompt_tokens for result in results if result.usage))
+        """Join what the jobs of one call came to. Raises the error of the first that failed, and BadInput."""
+        given = checked_items("results", results, "the results of jobs")
+        found = [checked_kind("results", one, Result, "the results of jobs alone") for one in given]
+        vectors = all_floats(found)
+        return cls(vectors, sum(result.usage.prompt_tokens for result in found if result.usage))
 
 
 def all_floats(results: Iterable[Result]) -> "list[array[float]]":

@@ -4,15 +4,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Unpack
 
-from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.errors import BadInput, FieldError, InvalidJob
+from llama_herd.tasks.client.arguments import MODEL, is_model, is_text
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.job_status import JobStatus
 from llama_herd.tasks.client.tenant_status import Status
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.protocol.events import Event
+from llama_herd.tasks.protocol.given import checked_kind
 from llama_herd.tasks.protocol.job_fields import SubmitFields
 from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.result import Result
+from llama_herd.tasks.protocol.terms import Terms, fields_of
+from llama_herd.tasks.settings import shortened
 
 #: Between the name of a herd and the id of its job. No id has one.
 MARK = "@"
@@ -35,20 +39,26 @@ class Herds(AbstractContextManager["Herds"]):
     ) -> None:
         """`models`: the name of each model's herd. `default`: that of all others; None: they are refused.
 
-        Raises ValueError for the name of a herd that has no client, or that cannot stand in an id.
+        Raises BadInput, also for the name of a herd that has no client, or that cannot stand in an id.
         """
-        wrong = [name for name in clients if not name or MARK in name]
-        if wrong:
-            raise ValueError(f"the name of a herd must not be empty and have no {MARK}, got {wrong[0]!r}")
-        if missing := {*models.values(), *filter(None, [default])} - clients.keys():
-            raise ValueError(f"no client is given for the herd {min(missing)!r}, only for {sorted(clients)}")
+        for name, client in checked_kind("clients", clients, Mapping, "clients by herds' names").items():
+            if not is_text(name) or not name or MARK in name:
+                wanted = f"the name of a herd must not be empty and have no {MARK}"
+                raise BadInput(f"clients: {wanted}, got {shortened(name)}")
+            checked_kind("clients", client, Client, "clients by herds' names")
+        checked_kind("models", models, Mapping, "herds' names by models")
+        given = [("models", one) for one in models.values()] + [("default", default)] * (default is not None)
+        for name, herd in given:
+            if not is_text(herd) or herd not in clients:
+                known = sorted(clients)
+                raise BadInput(f"{name}: no client is given for the herd {shortened(herd)}, only for {known}")
         self._clients = dict(clients)
         self._models = dict(models)
         self._default = default
 
     def find(self, job_id: str) -> tuple[Client, str]:
         """The client of a job's herd, and the job's id there. Raises InvalidJob if no herd has such ids."""
-        name, _, own_id = job_id.partition(MARK)
+        name, _, own_id = job_id.partition(MARK) if isinstance(job_id, str) else ("", "", "")
         if name not in self._clients or not own_id:
             known = ", ".join(sorted(self._clients))
             raise InvalidJob([FieldError("job_id", f"must be <herd>{MARK}<id>, of one of the herds {known}")])
@@ -64,12 +74,17 @@ class Herds(AbstractContextManager["Herds"]):
         **fields: Unpack[SubmitFields],
     ) -> str:
         """Enqueue a job in the herd of its model. `job_id` is its id there, or with the name of that herd."""
-        model = fields.get("model") if job is None else job.model
+        if isinstance(job, Terms):
+            model = job.model
+        else:
+            model = (fields if job is None else fields_of(job)).get("model")
+        if model is not None and not is_model(model):
+            raise InvalidJob([FieldError("model", f"must be {MODEL}")])
         name = self._default if model is None else self._models.get(model, self._default)
         if name is None:
             known = ", ".join(sorted(self._models)) or "none"
             raise InvalidJob([FieldError("model", f"must be a model that a herd has: {known}")])
-        if job_id is not None:
+        if isinstance(job_id, str):  # what is no text the client refuses
             job_id = job_id.removeprefix(f"{name}{MARK}")
         accepted = self._clients[name].submit(
             job, job_id=job_id, idempotency_key=idempotency_key, traceparent=traceparent, **fields

@@ -21,6 +21,7 @@ from llama_herd.tasks.ledger.answers import Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import each
 from llama_herd.tasks.ledger.submit_item import SubmitItem
+from llama_herd.tasks.protocol.given import checked_items
 from llama_herd.tasks.protocol.kinds import Job
 
 #: Most jobs of a lot.
@@ -70,7 +71,7 @@ class Lots:
     """The jobs of one `submit_many`, lot by lot. Both clients use it, and add the connection."""
 
     def __init__(self, jobs: Iterable[JobToSubmit], max_jobs: int, core: ClientCore) -> None:
-        self._jobs = jobs
+        self._jobs = checked_items("jobs", jobs, "an iterable of jobs")
         self._max_jobs = checked_count("lot", max_jobs, 1, MAX_LOT_JOBS, unit=" jobs")
         self._ledger, self._settings, self._url = core.ledger, core.settings, core.url
         self._keep_s = max(core.ledger.bulk_ttl_s, core.ledger.stream_ttl_s)

@@ -8,7 +8,7 @@ from math import ceil
 from pathlib import Path
 from time import monotonic
 
-from llama_herd.errors import HerdError
+from llama_herd.errors import BadInput, HerdError
 from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.connection.connect import cancel_tasks
 from llama_herd.tasks.feeder.batch_execution import BatchCount
@@ -93,8 +93,13 @@ class ConcurrencyLimit:
 
 def storage_of(settings: GatewaySettings) -> Storage:
     """Where the gateway's files lie. Raises BadInput."""
-    files = settings.gateway_files or str(Path.home() / ".local/share/llama-herd/files")
-    return Bucket(files) if files.startswith(SCHEME) else Folder(Path(files))
+    if settings.gateway_files.startswith(SCHEME):
+        return Bucket(settings.gateway_files)
+    try:
+        own = settings.gateway_files or Path.home() / ".local/share/llama-herd/files"
+    except RuntimeError:
+        raise BadInput("this user has no home folder to keep files in. Fix: HERD_GATEWAY_FILES") from None
+    return Folder(Path(own))
 
 
 #: Pause before a cancel that Redis has not taken is repeated.

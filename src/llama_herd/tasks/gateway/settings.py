@@ -6,7 +6,8 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from llama_herd.tasks.connection.redis_url import problem_with_pair
 from llama_herd.tasks.gateway.origin import is_loopback, read_origins
-from llama_herd.tasks.settings import MAX_TTL_S, Host, ReadableFile, Settings
+from llama_herd.tasks.settings import MAX_TTL_S, Host, ReadableFile, Settings, check_folder
+from llama_herd.tasks.storage.bucket import SCHEME
 
 
 class GatewaySettings(Settings):
@@ -182,6 +183,11 @@ class GatewaySettings(Settings):
         if certificate and (problem := problem_with_pair(certificate, key)):
             raise ValueError(f"with HERD_GATEWAY_CERT_FILE={certificate} it is {problem}")
         return key
+
+    @field_validator("gateway_files")
+    @classmethod
+    def _can_be_a_folder(cls, files: str) -> str:
+        return files if files.startswith(SCHEME) else check_folder(files)
 
     @field_validator("gateway_origins")
     @classmethod

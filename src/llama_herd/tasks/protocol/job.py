@@ -30,6 +30,7 @@ from llama_herd.tasks.protocol.chat import (
     json_text,
     num_bytes,
 )
+from llama_herd.tasks.protocol.given import checked_kind
 from llama_herd.tasks.protocol.sampling import DEFAULT_MAX_TOKENS, SamplingParams
 from llama_herd.tasks.protocol.strict_model import MaxItems, StrictModel, at_most, check_length, check_text
 from llama_herd.tasks.protocol.structured_outputs import (
@@ -272,8 +273,9 @@ class GenerationJob(Notices, Wanted, Terms, Prompt):
         `data` is a job, its fields, or its JSON. Without a tenant the job gets that of `settings`. Without
         `max_tokens` it gets the default, or the limit in `settings` if that is lower. It may also be a
         field of the job itself.
-        Raises `InvalidJob` with one entry for each wrong field.
+        Raises `InvalidJob` with one entry for each wrong field, and BadInput for what are no settings.
         """
+        checked_kind("settings", settings, Settings, "a Settings")
         fields = _with_max_tokens({"tenant": settings.tenant, "sampling": {}, **fields_of(data)})
         if isinstance(fields["sampling"], Mapping):
             max_tokens = min(DEFAULT_MAX_TOKENS, settings.max_tokens_limit)

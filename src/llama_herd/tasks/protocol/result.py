@@ -27,9 +27,12 @@ from llama_herd.tasks.protocol.events import (
     Usage,
     Vectors,
 )
+from llama_herd.tasks.protocol.given import checked_items, refusal
 from llama_herd.tasks.protocol.sampling import MAX_CHOICES
 from llama_herd.tasks.protocol.text_job import MAX_TEXTS
 from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
+
+_EVENTS = "the events of one job"
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -162,8 +165,11 @@ class Result(Output):
     def parsed(self, kind: type[M]) -> M:
         """The output as an object of the class that the job gave as `response_format`.
 
-        Raises pydantic's ValidationError if it is none, as where `finish_reason` is `length`.
+        Raises pydantic's ValidationError if it is none, as where `finish_reason` is `length`, and BadInput
+        for what is no class.
         """
+        if not isinstance(kind, type) or not issubclass(kind, BaseModel):
+            raise refusal("kind", kind, "a class of pydantic's BaseModel")
         return kind.model_validate_json(self.answer)
 
     @classmethod
@@ -179,11 +185,14 @@ class Result(Output):
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
-        """Fold all events of one job, from the first to `end`. Raises RecordUnreadable if it has no `end`."""
+        """Fold all events of one job, from the first to `end`; places in the queue among them do not count.
+
+        Raises RecordUnreadable if it has no `end`, and BadInput for what are no events.
+        """
         tokens: list[Token] = []
         starts: list[Started] = []
         vectors = dict[int, str]()
-        for event in events:
+        for event in checked_items("events", events, _EVENTS):
             match event:
                 case Started():
                     starts.append(event)
@@ -193,6 +202,8 @@ class Result(Output):
                     vectors.update(zip(event.texts, event.vectors, strict=True))
                 case End():
                     return cls._from_parts(event, starts, tokens, vectors)
+                case _ if not isinstance(event, BaseModel):
+                    raise refusal("events", event, f"{_EVENTS} alone")
         raise RecordUnreadable(
             "the events of this job have no end: Redis has lost it, or somebody has deleted it"
         )

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 from pydantic import AfterValidator, ValidationError, ValidationInfo, model_validator
 
 from llama_herd.errors import FieldError, InvalidJob
+from llama_herd.tasks.protocol.given import checked_kind
 from llama_herd.tasks.protocol.strict_model import check_text
 from llama_herd.tasks.protocol.terms import Notices, Terms, fields_of
 from llama_herd.tasks.protocol.wrong_fields import field_errors
@@ -74,8 +75,9 @@ class TextJob(Notices, Terms):
         """Check a job from outside against the schema and the limits in `settings`.
 
         `data` is a job, its fields, or its JSON. Without a tenant the job gets that of `settings`. Raises
-        InvalidJob with one entry for each wrong field.
+        InvalidJob with one entry for each wrong field, and BadInput for what are no settings.
         """
+        checked_kind("settings", settings, Settings, "a Settings")
         try:
             return cls.model_validate({"tenant": settings.tenant, **fields_of(data)}, context=settings)
         except ValidationError as error:

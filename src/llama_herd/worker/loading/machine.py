@@ -77,8 +77,12 @@ def device_key(device: str) -> str:
 
 
 def num_threads(settings: WorkerSettings) -> int:
-    """HERD_THREADS, or one less than the cores that this process may use."""
-    return settings.threads or max(1, num_cores() - 1)
+    """HERD_THREADS, at most the cores that this process may use; absent: one less than these.
+
+    Native threads wait for each other awake: one without a core of its own holds up all others.
+    """
+    cores = num_cores()
+    return min(settings.threads or max(1, cores - 1), cores)
 
 
 def num_cores(cgroup: Path = CGROUP) -> int:
@@ -90,11 +94,11 @@ def num_cores(cgroup: Path = CGROUP) -> int:
 
 
 def complaint_of_threads(settings: WorkerSettings) -> str:
-    """Say why HERD_THREADS is wrong on this machine; empty if it is not."""
+    """Say why HERD_THREADS is not what this machine takes; empty if it is."""
     cores = num_cores()
     if settings.threads <= cores:
         return ""
-    return f"HERD_THREADS={settings.threads} is more than the {cores} cores that this process may use"
+    return f"HERD_THREADS={settings.threads} is more than this process has cores, so it takes {cores}"
 
 
 def openmp_runtimes(maps: Path = MAPS) -> list[str]:

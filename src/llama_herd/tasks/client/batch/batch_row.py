@@ -4,10 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llama_herd.tasks.client.arguments import MAX_COUNT, checked_count
 from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.protocol.given import checked_items, checked_kind
 from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.text_job import TextJob
+
+_ROWS = "rows, or None for one that has its answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +21,8 @@ class BatchRow:
     index: the row's number, which is part of its job's id; unique and rising within a run.
     tag: any value of the caller's; the row's item has it as `row.tag`.
     joined: the rows that share the job, as `join` makes them; None is one that has its answer.
+
+    Raises BadInput, but for a wrong job: the item of its row says what is wrong with it.
     """
 
     index: int
@@ -24,6 +30,15 @@ class BatchRow:
     failure: Failure | None = None
     tag: Any = None
     joined: "Sequence[BatchRow | None]" = ()
+
+    def __post_init__(self) -> None:
+        if type(self.index) is not int or not 0 <= self.index <= MAX_COUNT:
+            object.__setattr__(self, "index", checked_count("index", self.index))
+        if self.failure is not None:
+            checked_kind("failure", self.failure, Failure, "a Failure or None")
+        if self.joined != ():
+            for row in checked_items("joined", self.joined, _ROWS):
+                checked_kind("joined", row, BatchRow | None, _ROWS)
 
     @property
     def is_done(self) -> bool:

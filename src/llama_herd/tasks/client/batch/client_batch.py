@@ -12,6 +12,7 @@ from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchJob
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.protocol.batch_status import BatchStatus
+from llama_herd.tasks.protocol.given import refusal
 
 #: How often a caller is told how its batch stands, at most.
 TELL_S = 0.5
@@ -34,6 +35,8 @@ class ProgressTeller:
         cls, hook: ProgressHook | None, window: BatchWindow, jobs: Iterable[BatchJob], total: int | None
     ) -> Self:
         """total: the number of jobs; None: that of a list, and else unknown. Raises BadInput."""
+        if hook is not None and not callable(hook):
+            raise refusal("on_progress", hook, "a function that takes a BatchStatus")
         if total is None:
             return cls(hook, window, len(jobs) if isinstance(jobs, Sized) else None)
         return cls(hook, window, checked_count("total", total))

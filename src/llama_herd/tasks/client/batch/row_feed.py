@@ -10,6 +10,7 @@ from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchJob, BatchRo
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import together
 from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.protocol.given import checked_items
 from llama_herd.tasks.protocol.kinds import Job, parse_job
 from llama_herd.tasks.protocol.terms import fields_of
 from llama_herd.tasks.settings import Settings
@@ -66,8 +67,9 @@ class RowFeed:
     """Reads a row only when there is room for its job."""
 
     def __init__(self, jobs: Iterable[BatchJob], settings: Settings, run_id: str) -> None:
+        """Raises BadInput for what are no jobs."""
         self.is_open = True
-        self._rows = _rows(jobs)
+        self._rows = _rows(checked_items("jobs", jobs, "an iterable of jobs"))
         self._settings = settings
         self._run_id = run_id
 
