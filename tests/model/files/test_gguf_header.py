@@ -2,7 +2,6 @@
 
 import random
 import struct
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from llama_herd.model.files.gguf import GGUFFile
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.text.tokenizer import Tokenizer
 from tests.model.raw_gguf import DATA, array, key, raw_gguf, string, tensor, u32, u64
+from tests.python_memory import peak_bytes
 from tests.tiny import WIDE, write_tiny_gguf
 
 HUGE = 2**63
@@ -128,12 +128,12 @@ def test_a_bad_file_is_refused_by_the_name_of_its_field(tmp_path: Path, content:
 def test_a_bad_file_costs_no_more_than_its_size(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.gguf"
     path.write_bytes(content)
-    tracemalloc.start()
-    with pytest.raises(ModelFileError):
-        GGUFFile.open(path)
-    peak_bytes = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak_bytes < 3 * len(content) + 64_000
+
+    def open_it() -> None:
+        with pytest.raises(ModelFileError):
+            GGUFFile.open(path)
+
+    assert peak_bytes(open_it) < 3 * len(content) + 64_000
 
 
 def test_the_parts_that_the_bad_files_are_made_of_are_good(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """JSON files are read up to a limit of bytes, values and nesting, and an error names the limit."""
 
 import os
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from llama_herd.model.files.safetensors_model import CONFIG_NAME
 from llama_herd.model.files.sketch import Sketch
 from llama_herd.model.reading import json_file
 from llama_herd.model.reading.json_file import MAX_DEPTH, parse_json, read_json
+from tests.python_memory import peak_bytes
 
 MAX_BYTES = 1 << 20
 
@@ -71,12 +71,12 @@ def test_a_file_without_end_is_not_read_to_it(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     with path.open("wb") as file:
         file.truncate(1 << 40)
-    tracemalloc.start()
-    with pytest.raises(ModelFileError, match="longer than the limit"):
-        read_json(path, MAX_BYTES)
-    peak_bytes = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak_bytes < 3 * MAX_BYTES
+
+    def read_it() -> None:
+        with pytest.raises(ModelFileError, match="longer than the limit"):
+            read_json(path, MAX_BYTES)
+
+    assert peak_bytes(read_it) < 3 * MAX_BYTES
 
 
 @pytest.mark.timeout(20)

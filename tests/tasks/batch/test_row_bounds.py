@@ -2,7 +2,6 @@
 
 import json
 import random
-import tracemalloc
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from llama_herd.tasks.protocol.chat import ChatMessage
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
+from tests.python_memory import peak_bytes
 
 LINE_BYTES = 1 << 20
 #: Bytes that may be held for each byte of a line while it is read, and for each object or array of it.
@@ -96,12 +96,10 @@ def check(place: str, filling: str) -> None:
     before, after = json.dumps(PLACES[place]).split(json.dumps(MARK))
     line = (before + FILLINGS[filling](LINE_BYTES - 400) + after).encode()
     reader = RequestReader(Settings.read(max_prompt_bytes=LINE_BYTES), RowOptions(), "run")
-    tracemalloc.start()
-    try:
+
+    def read_it() -> None:
         row = parse_row(NumberedLine(1, line))
         assert row is not None
         reader.read(row)
-        held = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert held <= BYTES_EACH * len(line) + BYTES_OF_CONTAINER * MAX_CONTAINERS, place
+
+    assert peak_bytes(read_it) <= BYTES_EACH * len(line) + BYTES_OF_CONTAINER * MAX_CONTAINERS, place

@@ -1,6 +1,5 @@
 """A worker reads what workers have written of a job, however long, and no more of anything else."""
 
-import tracemalloc
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from llama_herd.tasks.protocol.text_job import MAX_TEXTS
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.jobs.event_log import RecordedOutputs
 from llama_herd.worker.jobs.stream_reader import PART_BYTES, StreamReader
+from tests.python_memory import peak_bytes
 
 pytestmark = [pytest.mark.redis, pytest.mark.long]
 
@@ -160,14 +160,12 @@ def test_a_forged_stream_is_refused_before_it_takes_memory(
     redis: Redis, reader: StreamReader, kind: str, with_scores: bool
 ) -> None:
     write(redis, forged(kind), n=200)
-    tracemalloc.start()
-    try:
+
+    def read_it() -> None:
         with pytest.raises(ResponseError, match="events of this job"):
             list(reader.events(JOB, with_scores=with_scores))
-        _, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak_bytes < MAX_BYTES
+
+    assert peak_bytes(read_it) < MAX_BYTES
 
 
 def test_a_record_that_says_anything_of_its_length_lengthens_nothing(
