@@ -142,14 +142,14 @@ def test_streams_of_jobs_that_lose_their_places_are_dense_and_whole(
         ThreadPoolExecutor(4 * NUM_LOOK_AHEAD) as followers,
     ):
         undisturbed = [client.result(drawn(client, seed), timeout_s=PATIENCE_S) for seed in range(8)]
-        low, live = list[str](), list[Future[list[Event]]]()
-        while counted(port)["preemptions"] < num_rows:
+        low, live, is_passed = list[str](), list[Future[list[Event]]](), False
+        while counted(port)["preemptions"] < num_rows or not is_passed:
             while client.status().pending < 2 * NUM_LOOK_AHEAD:
                 low.append(drawn(client, seed=len(low) % 8))
                 live.append(followers.submit(followed, client, low[-1]))
             for urgent in [submit(client, 1, max_tokens=3) for _ in range(4)]:
                 assert client.result(urgent, timeout_s=PATIENCE_S).finish_reason == "length"
-        assert any(client.job(job_id).state == "queued" for job_id in low), "urgent ones pass them"
+            is_passed |= any(client.job(job_id).state == "queued" for job_id in low)
         for number, (job_id, heard) in enumerate(zip(low, live, strict=True)):
             alone, result = undisturbed[number % 8], client.result(job_id, timeout_s=PATIENCE_S)
             events = followed(client, job_id)
