@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 def peak_bytes(act: Callable[[], object]) -> int:
-    """Most bytes that the process allocates meanwhile: the least of three times, as other threads allocate."""
+    """Most bytes that the process allocates meanwhile: the least of three times, as other threads act."""
     return min(_peak_bytes(act) for _ in range(3))
 
 
