@@ -319,16 +319,18 @@ def test_an_outage_of_redis_is_waited_out() -> None:
 def test_one_of_two_sends_and_the_other_when_that_one_stands_still(
     tenant: Tenant, redis: Redis, redis_url: str
 ) -> None:
-    with Receiver() as receiver, SenderThread(redis_url, lease_s=1.0) as first:
+    with Receiver() as receiver, SenderThread(redis_url, lease_s=60.0) as first:
         tenant.set(receiver.url)
         wait_until(lambda: redis.exists(SENDER), "the first has the role")
         holder = redis.hget(SENDER, "holder")
-        with SenderThread(redis_url, lease_s=1.0):
+        with SenderThread(redis_url, lease_s=60.0) as second:
             tenant.end("a")
             receiver.wait_for(1)
             tenant.wait_until_delivered()
             assert redis.hget(SENDER, "holder") == holder
             first.freeze()
+            redis.hset(SENDER, "until_ms", 1)  # its lease is over
+            second.ask_for_the_role()
             tenant.end("b")
             receiver.wait_for(2)
             assert redis.hget(SENDER, "holder") != holder
