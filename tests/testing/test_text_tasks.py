@@ -18,7 +18,7 @@ from llama_herd import Client, DeadlineExceeded, GenerationError
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.links import route_links
 from llama_herd.testing import FakeHerd
-from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.patience import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
@@ -26,7 +26,6 @@ TEXTS = ["a llama", "an alpaca", "a llama"]
 RANKING = {"query": "Who spits?", "documents": ["An alpaca hums.", "Who spits? It.", "A llama spits."]}
 #: Each task with arguments of its own.
 JOBS: list[tuple[str, dict[str, Any]]] = [("herd.embed", {"texts": TEXTS}), ("herd.rerank", RANKING)]
-PATIENCE_S = 20
 
 both = pytest.mark.parametrize(("task", "fields"), JOBS)
 
@@ -50,7 +49,7 @@ def shop(herd: FakeHerd) -> Iterator[Celery]:
     def failed(request: Any, *_: Any) -> str:
         return str(app.AsyncResult(getattr(request, "id", request)).result)
 
-    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=20):
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=PATIENCE_S):
         yield app
     gc.collect()  # results unsubscribe when they are freed, while Redis is there
     app.close()
