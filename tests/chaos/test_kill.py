@@ -14,7 +14,7 @@ from tests.chaos.harness.faults.death import dying, kill_worker, poisoned
 from tests.chaos.harness.fragile_redis import FragileRedis
 from tests.chaos.harness.herd import Herd
 from tests.chaos.harness.mix import mixed_jobs
-from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.patience import need, wait_until
 from tests.chaos.harness.recovery import recovery
 from tests.chaos.harness.sabotage import POISONS, Moment, Poison, Sabotage
 from tests.chaos.sampling import SAMPLED, SHORT
@@ -74,7 +74,7 @@ def test_jobs_of_every_kind_killed_while_they_decode_go_on_as_if_nothing_had_hap
     job_ids = [herd.jobs.accept(fields) for fields in islice(mixed_jobs(seed=1, max_tokens=160), 24)]
     herd.jobs.wait_for(job_ids, "n", 20)
     with kill_worker(herd) as orphans:
-        assert orphans
+        need(orphans, "some jobs run")
         recovered = recovery(herd.jobs, orphans)
     assert not recovered.stuck
     figures.append(
@@ -100,7 +100,7 @@ def test_a_killed_workers_job_goes_on_before_the_backlog(server: FragileRedis, t
         with kill_worker(herd) as (orphan,):
             wait_until(lambda: herd.put_back[orphan], f"{orphan} put back")
         (mate,) = set(job_ids) - {orphan}
-        assert not herd.jobs.has_ended(mate)
+        need(not herd.jobs.has_ended(mate), f"{mate} runs")
         herd.jobs.client.cancel(mate)  # its worker has room now
         wait_until(lambda: len(herd.jobs.starts(orphan)) == 2, f"{orphan} started again")
         assert sum(map(herd.jobs.has_ended, backlog)) < len(backlog) / 2  # a worker looks a few ahead
