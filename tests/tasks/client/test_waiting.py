@@ -305,7 +305,7 @@ def test_the_time_to_wait_follows_from_how_fast_jobs_were_taken(redis_url: str, 
     def most_s(num: int) -> float:
         """How long so many take by now: the time of this test counts, too."""
         since_ms = float(herd.redis.hget(WAITING, f"{QUEUE}:since"))
-        return num * (herd.redis.time()[0] + 1 - since_ms / 1000) / 20
+        return float(num * (herd.redis.time()[0] + 1 - since_ms / 1000) / 20)
 
     with client_of(redis_url, max_queue=10, max_queue_tokens=1000) as client:
         for _ in range(10):
