@@ -19,6 +19,8 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.links import route_links
 from llama_herd.testing import FakeHerd
 from tests.chaos.harness.patience import PATIENCE_S, wait_until
+from tests.tasks.herd import Herd
+from tests.tasks.ledger.test_delayed import let_it_be_due
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
@@ -165,10 +167,11 @@ def test_a_job_that_waits_comes_again_by_the_name_of_its_task(
     """Its second message is made from the record, and the links are in it."""
     link = shop.tasks["shop.keep"].s()
     linked = link.freeze()
-    sent = job(shop, task, kwargs=fields).apply_async(countdown=1.5, link=[link])
+    sent = job(shop, task, kwargs=fields).apply_async(countdown=600, link=[link])
     with Redis.from_url(herd.url) as redis:
         wait_until(lambda: redis.zscore(Ledger().key("delayed"), sent.id), "it is on record")
         envelope = json.loads(redis.hget(Ledger().job_key(sent.id), "envelope") or b"")
+        let_it_be_due(Herd(redis, Ledger()), sent.id)
     assert envelope["headers"]["task"] == task
     told = sent.get(timeout=PATIENCE_S)
     assert told["vectors" if task == "herd.embed" else "ranks"]
