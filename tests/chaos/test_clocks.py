@@ -10,7 +10,7 @@ from tests.chaos.harness.faults.clocks import HOUR_S, skewed
 from tests.chaos.harness.faults.death import kill_worker
 from tests.chaos.harness.faults.redis_faults import keeping_owners
 from tests.chaos.harness.herd import Herd
-from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.patience import need, wait_until
 from tests.chaos.sampling import LONG, SHORT
 from tests.chaos.skewed_redis import SkewedRedis, has_compiler
 
@@ -45,7 +45,7 @@ def test_no_lease_ends_early_or_late_when_the_clock_of_redis_jumps(
                 skewed_redis.move_clock(ahead_s)
                 herd.jobs.wait_for_progress(met, 50)
         with kill_worker(herd) as orphans:
-            assert orphans
+            need(orphans, "some jobs run")
             herd.jobs.wait_for_progress(orphans)
         assert herd.verdict().violations == ()
 

@@ -25,7 +25,7 @@ NUM_IN_HAND = NUM_SLOTS + NUM_LOOK_AHEAD
 BRIEF, SLOW_S = {**SAMPLED, "max_tokens": 16}, 0.5
 
 #: Longer than the lease of 3 s and two sweeps; the goal is 5 s on a machine that is not busy.
-LIMIT_S = 15.0
+LIMIT_S = 25.0
 
 
 def test_only_jobs_that_ran_are_counted_when_workers_of_256_slots_die_in_a_row(

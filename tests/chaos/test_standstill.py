@@ -18,6 +18,7 @@ from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.faults.long_waits import SOON_LOST
 from tests.chaos.harness.patience import wait_until
 from tests.cli.herd_command import invoke
+from tests.local.processes import hold, release
 from tests.local.tended_worker import TendedWorker
 from tests.tiny import write_tiny_gguf
 
@@ -90,7 +91,7 @@ def test_a_worker_with_a_full_batch_may_leave_messages_waiting(
         jobs = [client.submit(**LONG) for _ in range(12)]
         wait_until(lambda: redis.llen("herd.m") == 3, "the batch and what is looked ahead are full")
         wait_for_beats(client, worker, 4)
-        assert status(client, worker).state == "ready"
+        wait_until(lambda: status(client, worker).state == "ready", "the worker is ready")
         for job in jobs:
             client.cancel(job)
         assert {client.result(job, timeout_s=30).finish_reason for job in jobs} == {"cancelled"}
@@ -106,7 +107,7 @@ def test_a_rate_limit_may_leave_messages_waiting(
         wait_until(lambda: redis.llen("herd.m") == 2, "one has run, and nine are held for their time")
         wait_for_beats(client, worker, 4)
         assert redis.llen("herd.m") == 2
-        assert status(client, worker).state == "ready"
+        wait_until(lambda: status(client, worker).state == "ready", "the worker is ready")
 
 
 def test_an_engine_that_stands_still_loses_its_job_and_comes_back(
@@ -114,16 +115,17 @@ def test_an_engine_that_stands_still_loses_its_job_and_comes_back(
 ) -> None:
     environment = {"HERD_REDIS_URL": settings.redis_url}
     with worker:
+        assert invoke("health", **environment).exit_code == 0
+        hold(tmp_path, 20)
         job = client.submit(**LONG | {"sampling": {"max_tokens": 600, "ignore_eos": True}})
         next(event for event in client.stream(job) if event.type == "token")
-        assert invoke("health", **environment).exit_code == 0
-        (tmp_path / "engine").touch()
         wait_until(lambda: status(client, worker).state == "stalled", "the worker calls itself stalled")
         assert invoke("health", **environment).exit_code == 1
         with TendedWorker(settings, "other@test", tmp_path / "other"):
             result = client.result(job, timeout_s=60)
-        assert (result.finish_reason, len(result.ids), result.attempts) == ("length", 600, 2)
-        (tmp_path / "engine").unlink()
+        assert (result.finish_reason, len(result.ids)) == ("length", 600)
+        assert result.attempts >= 2  # the other one's lease of a second may end, too
+        release(tmp_path)
         wait_until(lambda: status(client, worker).state == "ready", "the worker is ready again")
         assert client.result(client.submit(**SHORT), timeout_s=30).finish_reason == "length"
 

@@ -7,11 +7,13 @@ from redis import Redis
 
 from llama_herd.errors import HerdError
 from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.ops import ledger_collector
 from llama_herd.ops.ledger_collector import LedgerReader
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.worker.settings import WorkerSettings
+from tests.chaos.harness.patience import PATIENCE_S
 from tests.guarded_redis import GuardedRedis, write_users
 
 pytestmark = pytest.mark.redis
@@ -35,7 +37,10 @@ def num_due(server: EmbeddedRedis, url: str) -> list[int]:
 
 
 @pytest.mark.long
-def test_a_gateway_that_is_operator_too_needs_no_worker_to_have_been_there(tmp_path: Path) -> None:
+def test_a_gateway_that_is_operator_too_needs_no_worker_to_have_been_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_collector, "WAIT_S", PATIENCE_S)  # however slow Redis is
     write_users(tmp_path, USERS)
     with GuardedRedis(tmp_path) as server, Redis.from_url(server.url) as root:
         alone, door = server.url_of("alone"), server.url_of("door")

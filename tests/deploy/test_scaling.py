@@ -13,10 +13,12 @@ import yaml
 from redis import Redis
 
 from llama_herd.local.redis_server import EmbeddedRedis, free_port
+from llama_herd.ops import ledger_collector
 from llama_herd.ops.exporter import Exporter
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.job_fields import JobFields
 from llama_herd.worker.settings import WorkerSettings
+from tests.chaos.harness.patience import PATIENCE_S
 from tests.deploy.scaling import ROOT, SCALERS, TRIGGERS, wanted
 from tests.promql import NAME, Labels, Vector, evaluate, samples
 
@@ -75,7 +77,7 @@ def told(url: str) -> Vector:
         )
         exporter = Exporter.start(settings)
         assert exporter is not None
-        with urlopen(f"http://127.0.0.1:{settings.metrics_port}/metrics", timeout=10) as reply:
+        with urlopen(f"http://127.0.0.1:{settings.metrics_port}/metrics", timeout=PATIENCE_S) as reply:
             series |= samples(reply.read().decode(), instance=instance, job="herd")
         exporter.stop()
     return series
@@ -83,9 +85,10 @@ def told(url: str) -> Vector:
 
 @pytest.fixture(scope="module")
 def told_of(server: EmbeddedRedis) -> dict[Case, Vector]:
-    """What is told in each case."""
+    """What is told in each case, however slow Redis is."""
     found = {}
-    with Redis.from_url(server.url) as redis:
+    with pytest.MonkeyPatch.context() as patient, Redis.from_url(server.url) as redis:
+        patient.setattr(ledger_collector, "WAIT_S", PATIENCE_S)
         for case in (backlog_here, backlog_of_two_tenants, *IDLE):
             redis.flushdb()
             case(server.url)

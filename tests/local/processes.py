@@ -63,16 +63,29 @@ class WorkerProcess(ForkedWorker):
         return peak_bytes(self.process.pid) / (1 << 20)
 
 
-@contextmanager
-def held(folder: Path, num_tokens: int = 0) -> Iterator[None]:
-    """Workers that include `tests.worker.standstill` step no more, once a sequence has so many tokens."""
+def hold(folder: Path, num_tokens: int = 0) -> None:
+    """Let workers with `tests.worker.standstill` step no more, once a sequence has so many tokens.
+
+    It takes the place of what was said before.
+    """
     whole = folder / "held"
     whole.write_text(str(num_tokens or ""))
     whole.rename(folder / "engine")
+
+
+def release(folder: Path) -> None:
+    """Let them step again."""
+    (folder / "engine").unlink()
+
+
+@contextmanager
+def held(folder: Path, num_tokens: int = 0) -> Iterator[None]:
+    """Within the block `hold` holds."""
+    hold(folder, num_tokens)
     try:
         yield
     finally:
-        (folder / "engine").unlink()
+        release(folder)
 
 
 def peak_bytes(pid: int | str) -> int:

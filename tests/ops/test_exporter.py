@@ -12,6 +12,7 @@ from llama_herd.errors import SettingsError
 from llama_herd.ops.exporter import Exporter, HealthPages
 from llama_herd.tasks.protocol.health import Health
 from llama_herd.worker.settings import WorkerSettings
+from tests.chaos.harness.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_a_worker_that_starts_again_gets_the_port_of_the_last_one_at_once(port: 
     for _ in range(2):
         exporter = Exporter.start(settings(metrics_host="127.0.0.1", metrics_port=port))
         assert exporter is not None
-        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as reply:
             reply.read()
         exporter.stop()
 
@@ -64,7 +65,7 @@ def test_while_the_model_loads_there_are_figures_of_the_process(host: str, taken
     exporter = Exporter.start(settings(metrics_host=host, metrics_port=port))
     assert exporter is not None
     at = f"[{host}]" if ":" in host else host
-    with urlopen(f"http://{at}:{port}/metrics", timeout=10) as reply:
+    with urlopen(f"http://{at}:{port}/metrics", timeout=PATIENCE_S) as reply:
         text = reply.read().decode()
     assert "process_resident_memory_bytes" in text
     assert "herd_ledger_up 0.0" in text
@@ -73,7 +74,7 @@ def test_while_the_model_loads_there_are_figures_of_the_process(host: str, taken
 
 def answer(port: int, path: str) -> tuple[int, dict[str, str]]:
     try:
-        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as reply:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S) as reply:
             return reply.status, json.load(reply)
     except HTTPError as refused:
         return refused.code, json.load(refused)

@@ -11,6 +11,7 @@ import pytest
 from llama_herd.ops import systemd
 from llama_herd.ops.systemd import Systemd, report_to_systemd, tell_systemd_ready
 from llama_herd.tasks.protocol.health import Health
+from tests.chaos.harness.patience import PATIENCE_S
 
 
 class Listener:
@@ -20,7 +21,7 @@ class Listener:
         self.address = address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(f"\0{address[1:]}" if address.startswith("@") else address)
-        self._socket.settimeout(10.0)
+        self._socket.settimeout(PATIENCE_S)
 
     def heard(self) -> list[str]:
         """The lines of the next message."""

@@ -13,7 +13,7 @@ from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.protocol.events import Event
-from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.tasks.client.playing_worker import NUM_TOKENS, PlayingWorker
 from tests.tasks.herd import Herd, end, started, token
 
@@ -24,14 +24,14 @@ Subscriber = Callable[[str, str, int], Iterator[Event]]
 
 
 def by_client(url: str, job_id: str, after: int) -> Iterator[Event]:
-    with Client(url) as client, closing(client.stream(job_id, after=after, timeout_s=20)) as stream:  # type: ignore[type-var]
+    with Client(url) as client, closing(client.stream(job_id, after=after, timeout_s=PATIENCE_S)) as stream:  # type: ignore[type-var]
         yield from stream
 
 
 def by_async_client(url: str, job_id: str, after: int) -> Iterator[Event]:
     async def stream() -> AsyncGenerator[Event]:
         async with AsyncClient(url) as client:
-            async for event in client.stream(job_id, after=after, timeout_s=20):
+            async for event in client.stream(job_id, after=after, timeout_s=PATIENCE_S):
                 yield event
 
     return in_a_loop(stream())
@@ -102,7 +102,7 @@ class Reader(threading.Thread):
         return [event.seq for event in self.events]
 
     def read(self) -> list[Event]:
-        self.join(20)
+        self.join(PATIENCE_S)
         return self.events
 
 
@@ -114,10 +114,10 @@ def test_early_late_dropping_and_last_subscribers_read_the_same(
     readers = [Reader(subscribe, redis_url), Reader(subscribe, redis_url, drops=True)]
     worker = PlayingWorker(herd, "a", pause_at=20)
     worker.start()
-    assert worker.has_paused.wait(10)
+    assert worker.has_paused.wait(PATIENCE_S)
     readers += [Reader(subscribe, redis_url), Reader(subscribe, redis_url, drops=True)]
     worker.may_go_on.set()
-    worker.join(10)
+    worker.join(PATIENCE_S)
     readers.append(Reader(subscribe, redis_url))
     stored = herd.events("a")
     assert [event.seq for event in stored] == list(range(1, NUM_TOKENS + 3))
@@ -161,7 +161,7 @@ def test_events_that_the_channel_lost_come_from_the_stream(
     # The end is not heard at all: silence leads to it.
     herd.redis.hset(herd.ledger.job_key("a"), mapping={"seq": 3, "n": 2})
     herd.redis.xadd(herd.ledger.events_key("a"), {"e": end("a", 4, 2).event}, id="4-0")
-    reader.join(20)
+    reader.join(PATIENCE_S)
     assert reader.seqs == [1, 2, 3, 4]
 
 

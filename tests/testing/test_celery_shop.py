@@ -9,6 +9,7 @@ from celery.contrib.testing.worker import start_worker
 
 from llama_herd.tasks.links import route_links
 from llama_herd.testing import Answer, FakeHerd
+from tests.chaos.harness.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
@@ -33,7 +34,7 @@ def shop(herd: FakeHerd) -> Iterator[Celery]:
         job_id = getattr(request, "id", request)
         return f"failed: {app.AsyncResult(job_id).result}"
 
-    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=20):
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=PATIENCE_S):
         yield app
     app.close()
 
@@ -46,18 +47,18 @@ def test_chains_chords_and_errbacks_come_home(herd: FakeHerd, shop: Celery) -> N
     herd.answer(lambda asked: "x" * len(asked.text))
     herd.answer(Answer.failing("model_error"), to="broken")
     tasks = shop.tasks
-    assert chain(tale(shop, "abc"), tasks["shop.length"].s()).apply_async().get(timeout=20) == 3
+    assert chain(tale(shop, "abc"), tasks["shop.length"].s()).apply_async().get(timeout=PATIENCE_S) == 3
     header = [tale(shop, "a" * number) for number in range(1, 5)]
-    assert chord(header, tasks["shop.total"].s()).apply_async().get(timeout=20) == 10
+    assert chord(header, tasks["shop.total"].s()).apply_async().get(timeout=PATIENCE_S) == 10
     told = tasks["shop.failed"].s()
     answer = told.freeze()
     tale(shop, "broken").on_error(told).apply_async()
-    assert "model_error" in answer.get(timeout=20)
+    assert "model_error" in answer.get(timeout=PATIENCE_S)
 
 
 def test_its_producer_still_finds_the_queue_in_the_next_test(herd: FakeHerd, shop: Celery) -> None:
     herd.answer("abc")
     for _ in range(2):
-        assert tale(shop, "x").apply_async().get(timeout=20)["text"] == "abc"
+        assert tale(shop, "x").apply_async().get(timeout=PATIENCE_S)["text"] == "abc"
         herd.reset()
         herd.answer("abc")

@@ -15,7 +15,7 @@ from redis import Redis
 from llama_herd import Client
 from llama_herd.extras import MODULES
 from llama_herd.local.redis_server import free_port
-from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.cli.herd_command import environment, invoke
 
 #: What a worker with a model needs, and this one does not.
@@ -66,7 +66,7 @@ def test_it_answers_without_what_a_model_needs_and_ends_at_a_signal(tmp_path: Pa
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: log.read_text().count("worker ready") == 3, "another one in its place")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.redis

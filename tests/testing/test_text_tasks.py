@@ -18,7 +18,9 @@ from llama_herd import Client, DeadlineExceeded, GenerationError
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.links import route_links
 from llama_herd.testing import FakeHerd
-from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.patience import PATIENCE_S, wait_until
+from tests.tasks.herd import Herd
+from tests.tasks.ledger.test_delayed import let_it_be_due
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
@@ -26,7 +28,6 @@ TEXTS = ["a llama", "an alpaca", "a llama"]
 RANKING = {"query": "Who spits?", "documents": ["An alpaca hums.", "Who spits? It.", "A llama spits."]}
 #: Each task with arguments of its own.
 JOBS: list[tuple[str, dict[str, Any]]] = [("herd.embed", {"texts": TEXTS}), ("herd.rerank", RANKING)]
-PATIENCE_S = 20
 
 both = pytest.mark.parametrize(("task", "fields"), JOBS)
 
@@ -50,7 +51,7 @@ def shop(herd: FakeHerd) -> Iterator[Celery]:
     def failed(request: Any, *_: Any) -> str:
         return str(app.AsyncResult(getattr(request, "id", request)).result)
 
-    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=20):
+    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=PATIENCE_S):
         yield app
     gc.collect()  # results unsubscribe when they are freed, while Redis is there
     app.close()
@@ -166,10 +167,11 @@ def test_a_job_that_waits_comes_again_by_the_name_of_its_task(
     """Its second message is made from the record, and the links are in it."""
     link = shop.tasks["shop.keep"].s()
     linked = link.freeze()
-    sent = job(shop, task, kwargs=fields).apply_async(countdown=1.5, link=[link])
+    sent = job(shop, task, kwargs=fields).apply_async(countdown=600, link=[link])
     with Redis.from_url(herd.url) as redis:
         wait_until(lambda: redis.zscore(Ledger().key("delayed"), sent.id), "it is on record")
         envelope = json.loads(redis.hget(Ledger().job_key(sent.id), "envelope") or b"")
+        let_it_be_due(Herd(redis, Ledger()), sent.id)
     assert envelope["headers"]["task"] == task
     told = sent.get(timeout=PATIENCE_S)
     assert told["vectors" if task == "herd.embed" else "ranks"]

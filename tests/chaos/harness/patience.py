@@ -9,6 +9,15 @@ PATIENCE_S = 60.0
 POLL_S = 0.01
 
 
+def need(is_so: object, what: str) -> None:
+    """Raise TimeoutError unless what a test needs is still so: on a busy machine it may come too late.
+
+    A fault test that fails so is run once more.
+    """
+    if not is_so:
+        raise TimeoutError(f"too late: {what}")
+
+
 def wait_until(is_true: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
     """Poll a condition. Raises TimeoutError with its name if it does not come true in time."""
     deadline_s = monotonic() + patience_s

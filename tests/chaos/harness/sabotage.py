@@ -25,6 +25,7 @@ class Sabotage(BaseSettings):
     step_s: each step of the engine takes this much longer, so that faults hit running jobs.
     visibility_s: kombu's visibility timeout. clock_s: how far the worker's clock is ahead of the others.
     stand_in: replace the model by something cheap, so that many rows run on a small machine.
+    held_by: a folder by which `tests.worker.standstill` holds up its steps; empty: nothing does.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
@@ -34,6 +35,7 @@ class Sabotage(BaseSettings):
     visibility_s: int = VISIBILITY_S
     clock_s: float = 0.0
     stand_in: bool = False
+    held_by: str = ""
 
     @property
     def environment(self) -> dict[str, str]:

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence as Rows
+from importlib import import_module
 from typing import Any
 
 from kombu.transport import redis as kombu_redis
@@ -91,6 +92,9 @@ def apply(sabotage: Sabotage) -> None:
         stand_in.serve_no_model()
     if sabotage.clock_s:
         shift_clock(sabotage.clock_s)
+    if sabotage.held_by:
+        os.environ["STANDSTILL"] = sabotage.held_by
+        import_module("tests.worker.standstill")
 
 
 def shift_clock(clock_s: float) -> None:

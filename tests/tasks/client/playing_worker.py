@@ -3,6 +3,7 @@
 import threading
 
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
+from tests.chaos.harness.patience import PATIENCE_S
 from tests.tasks.herd import Herd, end, started, token
 
 NUM_TOKENS = 40
@@ -24,7 +25,7 @@ class PlayingWorker(threading.Thread):
         for seq in range(1, NUM_TOKENS + 3):
             if seq == self.pause_at:
                 self.has_paused.set()
-                assert self.may_go_on.wait(10)
+                assert self.may_go_on.wait(PATIENCE_S)
             self.herd.emit("one", self.entry(seq))
 
     def entry(self, seq: int) -> EmitEntry:

@@ -9,6 +9,7 @@ from llama_herd.tasks import AsyncClient
 from llama_herd.tasks.client.place_watch import Queued
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.protocol.events import Event
+from tests.chaos.harness.patience import PATIENCE_S
 from tests.tasks.client.playing_worker import NUM_TOKENS, PlayingWorker
 from tests.tasks.herd import Herd, end, started
 
@@ -28,7 +29,7 @@ def test_the_asyncio_client_does_the_same(redis_url: str, herd: Herd) -> None:
             worker = PlayingWorker(herd, job_id, pause_at=20)
             readers = [asyncio.create_task(collect(client, job_id)) for _ in range(3)]
             worker.start()
-            await asyncio.to_thread(worker.has_paused.wait, 10)
+            await asyncio.to_thread(worker.has_paused.wait, PATIENCE_S)
             readers.append(asyncio.create_task(collect(client, job_id)))
             assert (await client.status()).running == 1
             worker.may_go_on.set()
@@ -40,7 +41,7 @@ def test_the_asyncio_client_does_the_same(redis_url: str, herd: Herd) -> None:
             assert await client.workers() == []
 
     async def collect(client: AsyncClient, job_id: str) -> list[Event]:
-        return [event async for event in client.stream(job_id, timeout_s=20)]
+        return [event async for event in client.stream(job_id, timeout_s=PATIENCE_S)]
 
     asyncio.run(talk())
 

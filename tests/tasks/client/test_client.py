@@ -16,6 +16,7 @@ from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import Settings
+from tests.chaos.harness.patience import PATIENCE_S
 from tests.tasks.client.playing_worker import NUM_TOKENS, PlayingWorker
 from tests.tasks.herd import QUEUE, Herd, end, started
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.redis
 def test_a_result_is_what_the_stream_says(client: Client, herd: Herd) -> None:
     job_id = client.submit(GenerationJob(prompt="x", sampling=SamplingParams(max_tokens=3)))
     PlayingWorker(herd, job_id).start()
-    result = client.result(job_id, timeout_s=20)
+    result = client.result(job_id, timeout_s=PATIENCE_S)
     assert (len(result.ids), result.finish_reason, result.seed) == (NUM_TOKENS, "stop", 7)
     assert result == client.result(job_id)
 
@@ -96,7 +97,7 @@ def test_a_result_of_a_job_that_is_to_come_is_waited_for_when_asked(client: Clie
     herd.wait_for_listener("a")
     client.submit(prompt="x", job_id="a")
     client.cancel("a")
-    reader.join(10)
+    reader.join(PATIENCE_S)
     assert results == ["a"]
 
 

@@ -32,8 +32,12 @@ def watched(primary: EmbeddedRedis) -> Iterator[WatchedRedis]:
         yield watched
 
 
-def settings(watched: WatchedRedis) -> Settings:
-    return Settings.read(redis_url=watched.url, replicas=1, replicas_timeout_s=0.3, model_name="m")
+def settings(watched: WatchedRedis, timeout_s: float = 0.3) -> Settings:
+    return Settings.read(redis_url=watched.url, replicas=1, replicas_timeout_s=timeout_s, model_name="m")
+
+
+#: For jobs that a replica is to have, however slow it is.
+PATIENT_S = 4.0
 
 
 def cut_off(watched: WatchedRedis, primary: EmbeddedRedis) -> None:
@@ -47,8 +51,11 @@ def test_what_no_replica_has_is_not_accepted_and_is_safe_to_repeat(
     watched: WatchedRedis, primary: EmbeddedRedis
 ) -> None:
     """By both clients, and also where the job was there before: then nothing is written the second time."""
-    with Client(settings=settings(watched)) as client:
-        kept = client.submit(prompt="x")
+    with (
+        Client(settings=settings(watched)) as client,
+        Client(settings=settings(watched, PATIENT_S)) as patient,
+    ):
+        kept = patient.submit(prompt="x")
         cut_off(watched, primary)
         for _ in range(2):
             with pytest.raises(NotReplicated, match=r"0 of 1 replicas have it after 0.3 s") as caught:
@@ -71,7 +78,7 @@ def test_what_no_replica_has_is_not_accepted_and_is_safe_to_repeat(
         with pytest.raises(JobNotFound):
             client.job("lost")
         watched.rejoin()
-        accept(client, "lost")
+        accept(patient, "lost")
         assert client.job("lost").job_id == "lost"
 
 
@@ -79,12 +86,13 @@ def test_a_lot_waits_once_for_the_replicas_and_says_it_of_each_accepted_job(
     watched: WatchedRedis, primary: EmbeddedRedis
 ) -> None:
     jobs = [{"prompt": "x", "job_id": "a"}, {"promt": "x"}, {"prompt": "x", "job_id": "b"}]
-    with Client(settings=settings(watched)) as client, Redis(port=primary.port) as redis:
-        client.submit(prompt="y", job_id="b")
-        asked = commands(redis, lambda: submit_many(client, jobs), by_scripts=False)
+    with Client(settings=settings(watched, PATIENT_S)) as patient, Redis(port=primary.port) as redis:
+        patient.submit(prompt="y", job_id="b")
+        asked = commands(redis, lambda: submit_many(patient, jobs), by_scripts=False)
         assert sum(command.startswith("WAIT ") for command in asked) == 1
-        assert submit_many(client, jobs) == [None, InvalidJob, JobConflict]
-        cut_off(watched, primary)
+        assert submit_many(patient, jobs) == [None, InvalidJob, JobConflict]
+    cut_off(watched, primary)
+    with Client(settings=settings(watched)) as client:
         assert submit_many(client, jobs) == [NotReplicated, InvalidJob, JobConflict]
 
 

@@ -301,15 +301,21 @@ def test_the_time_to_wait_follows_from_how_fast_jobs_were_taken(redis_url: str, 
         herd.claim(f"taken-{number}")
     herd.redis.delete(QUEUE)
     herd.redis.hincrby(WAITING, f"{QUEUE}:since", -10_000)
+
+    def most_s(num: int) -> float:
+        """How long so many take by now: the time of this test counts, too."""
+        since_ms = float(herd.redis.hget(WAITING, f"{QUEUE}:since"))
+        return float(num * (herd.redis.time()[0] + 1 - since_ms / 1000) / 20)
+
     with client_of(redis_url, max_queue=10, max_queue_tokens=1000) as client:
         for _ in range(10):
             client.submit(prompt="x", sampling={"max_tokens": 99})
         with pytest.raises(QueueFull) as by_jobs:
             client.submit(prompt="x", sampling={"max_tokens": 99})
-    assert by_jobs.value.retry_after_s == 1
+    assert 1 <= by_jobs.value.retry_after_s <= max(1, most_s(1))
     with client_of(redis_url, max_queue_tokens=1000) as client, pytest.raises(QueueFull) as by_tokens:
         client.submit(prompt="x", sampling={"max_tokens": 999})
-    assert by_tokens.value.retry_after_s == pytest.approx(5.0, rel=0.1)
+    assert 5 <= by_tokens.value.retry_after_s <= most_s(10)
 
 
 def test_how_fast_jobs_were_taken_an_hour_ago_weighs_little(herd: Herd) -> None:
@@ -319,7 +325,8 @@ def test_how_fast_jobs_were_taken_an_hour_ago_weighs_little(herd: Herd) -> None:
         WAITING, mapping={f"{QUEUE}:taken": 3600, f"{QUEUE}:since": herd.redis.time()[0] * 1000 - 3_600_000}
     )
     herd.submit("b")
+    before_s = herd.redis.time()[0]
     herd.claim("b")
     taken, since = (float(value) for value in herd.redis.hmget(WAITING, f"{QUEUE}:taken", f"{QUEUE}:since"))
     assert taken == pytest.approx(31, abs=0.1)
-    assert since / 1000 == pytest.approx(herd.redis.time()[0] - 30, abs=2)
+    assert before_s - 30 <= since / 1000 <= herd.redis.time()[0] - 29

@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from llama_herd.tasks.feeder import batch_feeder
+from tests.chaos.harness.patience import PATIENCE_S
 from tests.tasks.gateway.gateway_thread import GatewayThread
+
+
+@pytest.fixture(autouse=True)
+def _no_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway that ends has time to give its batches back."""
+    monkeypatch.setattr(batch_feeder, "STOP_S", PATIENCE_S)
 
 
 @pytest.fixture

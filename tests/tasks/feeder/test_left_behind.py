@@ -98,7 +98,7 @@ class Stuck(StandIn):
 
 
 def test_a_job_that_does_not_end_costs_no_other_row_its_answer(
-    other: GatewayThread, files: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
+    other: GatewayThread, files: Path, redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lines that a storage gathers are written before the batch gives up waiting."""
     monkeypatch.setattr(batch_execution, "DRAIN_S", 0.2)
@@ -107,6 +107,7 @@ def test_a_job_that_does_not_end_costs_no_other_row_its_answer(
     with GatewayThread(redis_url, files=str(files)), Stuck(redis_url) as worker:
         batch_id = api.begin(rows(10))
         wait_until(lambda: len(worker.answered) == 10, "all have begun")
+        wait_until(lambda: redis.zcard("herd:default:leases") == 1, "all but one have ended")
         api.cancel(batch_id)
         batch = api.end_of(batch_id)
     assert batch["request_counts"] == {"total": 10, "completed": 9, "failed": 1}

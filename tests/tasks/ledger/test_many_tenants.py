@@ -21,7 +21,7 @@ from llama_herd.tasks.protocol.message import Envelope, queue_name
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import MAX_MODELS
 from llama_herd.worker.jobs.sweeper import MAX_TURNS
-from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.tasks.herd import end, started, token
 
 pytestmark = pytest.mark.redis
@@ -80,9 +80,9 @@ def test_events_reach_who_listens_to_their_tenant_alone(redis: Any) -> None:
         claim(redis, ledger)
     with redis.pubsub() as listener:
         listener.psubscribe("*")
-        listener.get_message(timeout=5)
+        listener.get_message(timeout=PATIENCE_S)
         run_call(redis, held_jobs.emit(OWNER, [TenantEntry(one, started("same")) for one in BOTH], ACME))
-        channels = [listener.get_message(timeout=5)["channel"].decode() for _ in BOTH]
+        channels = [listener.get_message(timeout=PATIENCE_S)["channel"].decode() for _ in BOTH]
     assert channels == [one.channel("same") for one in BOTH]
 
 
@@ -206,7 +206,7 @@ def test_a_worker_that_comes_back_with_another_model_has_no_room_for_the_first_o
         run_call(redis, beat([Beat(ACME, status("x", running=3))]))
         return free_elsewhere(redis, ACME) == [1]
 
-    wait_until(has_only_the_others, "its room is forgotten", 10.0)
+    wait_until(has_only_the_others, "its room is forgotten")
 
 
 @pytest.mark.parametrize("num_workers", [20, 200])

@@ -11,6 +11,7 @@ from llama_herd.tasks.ledger.pauses import FOR_GOOD_MS, Pauses
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Beat, BeatAnswer, beat
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
+from tests.chaos.harness.patience import PATIENCE_S
 from tests.tasks.herd import JOB, QUEUE, SWEEP, Herd, sweep
 from tests.tasks.ledger.test_overview import grow_old
 
@@ -87,10 +88,10 @@ def test_a_second_pause_replaces_the_first_and_old_ones_are_forgotten(redis: Any
 def test_workers_are_told_at_once(redis: Any) -> None:
     with redis.pubsub(ignore_subscribe_messages=True) as channel:
         channel.subscribe(OURS.notices_to_all)
-        channel.get_message(timeout=5)
+        channel.get_message(timeout=PATIENCE_S)
         for call in (OURS.pause(QUEUE), OURS.resume(QUEUE), OURS.drain("w"), OURS.undo_drain("w")):
             run_call(redis, call)
-            assert channel.get_message(timeout=5)["type"] == "message"
+            assert channel.get_message(timeout=PATIENCE_S)["type"] == "message"
 
 
 def test_a_paused_queue_is_listed_though_nothing_is_in_it_and_nobody_serves_it(redis: Any) -> None:

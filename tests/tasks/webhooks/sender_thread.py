@@ -49,6 +49,10 @@ class SenderThread:
             self._loop.call_soon_threadsafe(call)
         assert stands.wait(PATIENCE_S)
 
+    def ask_for_the_role(self) -> None:
+        """Ask now, and not when a third of the lease is over."""
+        self._sender._asked_s = float("-inf")
+
     def _work(self) -> None:
         asyncio.run(self._send())
 
@@ -60,6 +64,7 @@ class SenderThread:
                 with redis_errors(self._url):
                     return await run_dialogue_async(redis, dialogue)
 
-            async with Sender(run, self._connector, **self._options).running():
+            self._sender = Sender(run, self._connector, **self._options)
+            async with self._sender.running():
                 self._has_started.set()
                 await self._stop.wait()

@@ -319,16 +319,18 @@ def test_an_outage_of_redis_is_waited_out() -> None:
 def test_one_of_two_sends_and_the_other_when_that_one_stands_still(
     tenant: Tenant, redis: Redis, redis_url: str
 ) -> None:
-    with Receiver() as receiver, SenderThread(redis_url, lease_s=1.0) as first:
+    with Receiver() as receiver, SenderThread(redis_url, lease_s=60.0) as first:
         tenant.set(receiver.url)
         wait_until(lambda: redis.exists(SENDER), "the first has the role")
         holder = redis.hget(SENDER, "holder")
-        with SenderThread(redis_url, lease_s=1.0):
+        with SenderThread(redis_url, lease_s=60.0) as second:
             tenant.end("a")
             receiver.wait_for(1)
             tenant.wait_until_delivered()
             assert redis.hget(SENDER, "holder") == holder
             first.freeze()
+            redis.hset(SENDER, "until_ms", 1)  # its lease is over
+            second.ask_for_the_role()
             tenant.end("b")
             receiver.wait_for(2)
             assert redis.hget(SENDER, "holder") != holder
@@ -346,6 +348,13 @@ def test_as_long_as_nobody_has_webhooks_nothing_is_written(redis: Redis, redis_u
         assert redis.keys("*") == []
 
 
+@pytest.fixture
+def no_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sender that ends has time to say so, however slow Redis is."""
+    monkeypatch.setattr(sender, "STOP_S", PATIENCE_S)
+
+
+@pytest.mark.usefixtures("no_haste")
 def test_who_ends_in_order_leaves_the_role_and_what_was_under_way(
     tenant: Tenant, redis: Redis, redis_url: str
 ) -> None:
@@ -361,6 +370,7 @@ def test_who_ends_in_order_leaves_the_role_and_what_was_under_way(
         assert left.at_ms <= 1000 * (redis.time()[0] + 1)
 
 
+@pytest.mark.usefixtures("no_haste")
 def test_who_ends_amid_a_round_leaves_what_that_has_taken(
     tenant: Tenant, redis: Redis, redis_url: str
 ) -> None:

@@ -6,7 +6,7 @@ from time import sleep
 
 from tests.chaos.harness.faults.fault import Strike
 from tests.chaos.harness.herd import Herd
-from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.patience import need, wait_until
 from tests.chaos.harness.verdict import BrokenLaw
 
 #: Longer than a lease of 3 s.
@@ -16,7 +16,8 @@ PAUSE_S = 5.0
 NUM_FORGOTTEN = 6
 
 #: So many tokens that none of them ends meanwhile: nobody sends a lost final event again.
-ENDURING = {"max_tokens": 200, "temperature": 0.8, "seed": 11, "ignore_eos": True}
+MAX_TOKENS = 200
+ENDURING = {"max_tokens": MAX_TOKENS, "temperature": 0.8, "seed": 11, "ignore_eos": True}
 
 
 @contextmanager
@@ -73,6 +74,7 @@ def roll_back(herd: Herd) -> Iterator[list[str]]:
         with herd.server.forgetting():
             herd.jobs.wait_for_progress(job_ids, 20)
             recorded = {job_id: herd.jobs.number(job_id, "n") for job_id in job_ids}
+            need(max(recorded.values()) < MAX_TOKENS, "all jobs run")
         wait_until(
             lambda: all(herd.jobs.number(job_id, "n") > n for job_id, n in recorded.items()),
             "all told again",
