@@ -49,7 +49,8 @@ def app(redis_url: str, results: EmbeddedRedis) -> Celery:
 
 @pytest.fixture
 def tenancy(redis: Redis, redis_url: str, results: EmbeddedRedis, app: Celery) -> Tenancy:
-    return new_tenancy(redis, Ledger(stream_ttl_s=TTL_S), app=app, redis_url=redis_url, result_url=results.url)
+    ledger = Ledger(stream_ttl_s=TTL_S)
+    return new_tenancy(redis, ledger, app=app, redis_url=redis_url, result_url=results.url)
 
 
 @pytest.fixture
