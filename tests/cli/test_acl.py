@@ -90,7 +90,10 @@ def test_where_no_worker_has_loaded_the_script_for_it_a_watcher_learns_no_place_
         job_id = root.submit(prompt="waits")
         assert places_until_timeout(server.url_of("api"), job_id) == []
         root.place(job_id)  # loads it
-        assert places_until_timeout(server.url_of("api"), job_id) == [1]
+        with Client(server.url_of("api")) as client:
+            place = next(client.watch(job_id, timeout_s=60))
+        assert isinstance(place, Queued)
+        assert place.position == 1
 
 
 def places_until_timeout(url: str, job_id: str) -> list[int]:

@@ -24,7 +24,14 @@ SLOTS = 8
 
 @contextmanager
 def deterministic_workers(
-    num: int, server: EmbeddedRedis, model: Path, folder: Path, *, slots: int = SLOTS, step_s: float = 0.0
+    num: int,
+    server: EmbeddedRedis,
+    model: Path,
+    folder: Path,
+    *,
+    slots: int = SLOTS,
+    step_s: float = 0.0,
+    lease_ms: int = 600,
 ) -> Iterator[list[ForkedWorker]]:
     """Workers that take a dead one's jobs over soon, and hold no death against a job: no job kills here.
 
@@ -36,7 +43,7 @@ def deterministic_workers(
         model_name="tales",
         slots=slots,
         deterministic=True,
-        lease_ms=600,
+        lease_ms=lease_ms,
         max_attempts=100,
     )
     env = {"STANDSTILL": str(folder), "STANDSTILL_STEP_S": str(step_s)}

@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from psutil import Process
 
 from tests.chaos.harness.patience import wait_until
 from tests.cli.batch.batch_command import BatchCommand, rows
@@ -25,9 +26,14 @@ def command(tmp_path: Path) -> BatchCommand:
 
 def test_one_command_brings_all_that_it_needs_and_leaves_none_of_it(command: BatchCommand) -> None:
     command.write(rows(3))
+    children: list[Process] = []
+
+    def have_all_started() -> bool:
+        children[:] = children_of(process.pid)
+        return len(children) >= 2 or process.poll() is not None
+
     with command.start_anew("--local", "--model", "tiny.gguf", HERD_TENANTS="acme") as process:
-        wait_until(lambda: len(children_of(process.pid)) >= 2 or process.poll() is not None, "all started")
-        children = children_of(process.pid)
+        wait_until(have_all_started, "all started")
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert "watch it from elsewhere:\n  HERD_REDIS_URL=redis://127.0.0.1:" in output

@@ -30,7 +30,7 @@ CHAT = "{{ bos_token }}{% for turn in messages %}{{ turn.role }}: {{ turn.conten
 def worker(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TendedWorker]:
     folder = tmp_path_factory.mktemp("worker")
     model = write_tiny_gguf(folder / "tiny.gguf", eos=False, context_length=4096, chat_template=CHAT)
-    with deterministic_workers(1, server, model, folder) as (worker,):
+    with deterministic_workers(1, server, model, folder, lease_ms=60_000) as (worker,):  # it does not die
         yield worker
 
 

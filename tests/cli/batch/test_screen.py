@@ -69,8 +69,8 @@ def test_in_a_notebook_one_line_is_written_over_without_moving_a_cursor(variable
     env = {name: value for name, value in os.environ.items() if name not in ("JPY_PARENT_PID", "MPLBACKEND")}
     with Terminal(100) as terminal:
         with terminal.start([sys.executable, "-c", IN_NOTEBOOK], env | variable) as process:
-            terminal.read_until("7 of 1,000,000 rows, ")
             line = "0% - 7 of 1,000,000 rows, 0 failed, 0 under way; 0.0 rows/s, 0 tokens/s"
+            terminal.read_until(line)
             assert terminal.lines == ["run r begins", line]
             terminal.type("\n")
             while terminal.read():

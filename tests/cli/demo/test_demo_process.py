@@ -64,12 +64,14 @@ def family(pid: int) -> list[psutil.Process]:
 def grown_family(process: Process) -> list[psutil.Process]:
     """The same, once both are there, and the worker is no copy of the demo any more."""
 
+    started: list[psutil.Process] = []
+
     def is_grown() -> bool:
-        started = family(process.pid)
+        started[:] = family(process.pid)
         return len(started) >= 2 and any(map(is_worker, started))
 
     wait_until(lambda: is_grown() or process.poll() is not None, "redis and worker")
-    return family(process.pid)
+    return started
 
 
 def is_worker(process: psutil.Process) -> bool:
@@ -133,8 +135,8 @@ def test_a_signal_ends_all_of_it(start: Callable[..., Process], number: signal.S
 @pytest.mark.program
 def test_a_worker_that_dies_is_reported_with_its_last_words(start: Callable[..., Process]) -> None:
     process = start()
-    (worker,) = filter(is_worker, grown_family(process))
-    others = family(process.pid)
+    others = grown_family(process)
+    (worker,) = filter(is_worker, others)
     worker.kill()
     _, complaint = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1

@@ -25,8 +25,8 @@ PROMPT = "the llama is in the herd"
 
 CHAT = "{{ bos_token }}{% for turn in messages %}{{ turn.role }}: {{ turn.content }}, {% endfor %}"
 
-#: As long as the model's context allows, so that there is time to interrupt it.
-LONG = ("--max-tokens", "4096")
+#: As long as a job may be, and a step: so there is time to interrupt it, more than half a minute.
+LONG, STEP_S = ("--max-tokens", "4096"), "0.01"
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +57,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def worker(url: str, endless: Path, folder: Path) -> Iterator[ForkedPython]:
     """One for all tests, with a Redis of its own; the last test ends it."""
-    command = [COMMAND[-1], "worker", "--with-redis", "--model", str(endless), "--name", "own"]
-    env = environment(HERD_REDIS_URL=url, TMPDIR=str(folder))
-    process = start_forked(command, env, folder / "log", folder)
+    command = ["worker", "--with-redis", "--model", str(endless), "--name", "own"]
+    slow = {"STANDSTILL": str(folder), "STANDSTILL_STEP_S": STEP_S}
+    env = environment(HERD_REDIS_URL=url, TMPDIR=str(folder), **slow)
+    process = start_forked(["tests.cli.worker.slow_worker", *command], env, folder / "log", folder)
     wait_until(lambda: is_healthy(url) or process.poll() is not None, "worker ready")
     yield process
     process.send_signal(signal.SIGKILL)

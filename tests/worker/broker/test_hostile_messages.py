@@ -25,7 +25,7 @@ from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until
-from tests.local.processes import ForkedWorker, kombu_note
+from tests.local.processes import ForkedWorker, held, kombu_note
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
@@ -117,9 +117,10 @@ WRONG_JOBS = {
 def worker(
     server: EmbeddedRedis, endless_settings: WorkerSettings, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ForkedWorker]:
-    log = tmp_path_factory.mktemp("log") / "log"
+    folder = tmp_path_factory.mktemp("log")
     settings = endless_settings.model_copy(update={"redis_url": server.url, "model_name": "m"})
-    with ForkedWorker(settings, "guarded@test", log) as worker:
+    include, env = "tests.worker.standstill", {"STANDSTILL": str(folder)}
+    with ForkedWorker(settings, "guarded@test", folder / "log", include=include, env=env) as worker:
         yield worker
 
 
@@ -170,15 +171,16 @@ def test_what_a_thread_would_stumble_over_is_put_aside(
 def test_who_publishes_what_is_no_notice_ends_no_worker(
     notice: bytes, worker: ForkedWorker, redis: Redis, client: Client
 ) -> None:
-    channels = redis.pubsub_channels(Ledger().notices_to("*"))
-    assert len(channels) == 2, "its own, and that of all workers"
-    for channel in channels:
+    channels = Ledger().notices_to("*")
+    wait_until(lambda: len(redis.pubsub_channels(channels)) == 2, "it hears its own, and that of all workers")
+    for channel in redis.pubsub_channels(channels):
         assert redis.publish(channel, notice)
     result = client.result(client.submit(**JOB), timeout_s=20)
     assert result.finish_reason == "length"
-    job = client.submit(prompt="a", sampling=SamplingParams(max_tokens=4096))
-    next(event for event in client.stream(job, timeout_s=20) if event.type == "token")
-    client.cancel(job)
+    with held(worker.log_path.parent, num_tokens=1):
+        job = client.submit(prompt="a", sampling=SamplingParams(max_tokens=4096))
+        next(event for event in client.stream(job, timeout_s=20) if event.type == "token")
+        client.cancel(job)
     assert client.result(job, timeout_s=20).finish_reason == "cancelled"
     assert worker.is_alive
 
@@ -202,17 +204,18 @@ def test_of_two_fields_of_one_name_the_last_counts_for_everybody(redis: Redis, c
 
 
 def test_a_message_would_go_back_to_its_own_queue_whatever_its_sender_says(
-    redis: Redis, client: Client
+    worker: ForkedWorker, redis: Redis, client: Client
 ) -> None:
     job_id = f"elsewhere-{uuid.uuid4()}"
     job = {"prompt": "a", "sampling": {"max_tokens": 4096}}
     raw = json.loads(message(body_of(json.dumps(job)), id=job_id))
     raw["properties"]["delivery_info"] = {"exchange": "theirs", "routing_key": "herd:default:leases"}
-    redis.lpush(QUEUE, json.dumps(raw))
-    next(event for event in client.stream(job_id, timeout_s=20) if event.type == "token")
-    assert kombu_note(redis, job_id)[1:] == ["", QUEUE]  # where it goes if this worker dies
-    assert redis.hget(Ledger().job_key(job_id), "queue") == QUEUE.encode()
-    client.cancel(job_id)
+    with held(worker.log_path.parent, num_tokens=1):
+        redis.lpush(QUEUE, json.dumps(raw))
+        next(event for event in client.stream(job_id, timeout_s=20) if event.type == "token")
+        assert kombu_note(redis, job_id)[1:] == ["", QUEUE]  # where it goes if this worker dies
+        assert redis.hget(Ledger().job_key(job_id), "queue") == QUEUE.encode()
+        client.cancel(job_id)
     assert client.result(job_id, timeout_s=20).finish_reason == "cancelled"
 
 
@@ -258,9 +261,10 @@ def test_a_record_without_numbers_ends_no_worker(worker: ForkedWorker, redis: Re
 def test_a_job_whose_record_breaks_while_it_runs_harms_no_other(
     worker: ForkedWorker, redis: Redis, client: Client
 ) -> None:
-    running = client.submit(prompt="a", sampling=SamplingParams(max_tokens=4096))
-    next(event for event in client.stream(running, timeout_s=20) if event.type == "token")
-    redis.hset(Ledger().job_key(running), mapping={"seq": "x", "n": "x", "cancel": b"\xff"})
+    with held(worker.log_path.parent, num_tokens=1):
+        running = client.submit(prompt="a", sampling=SamplingParams(max_tokens=4096))
+        next(event for event in client.stream(running, timeout_s=20) if event.type == "token")
+        redis.hset(Ledger().job_key(running), mapping={"seq": "x", "n": "x", "cancel": b"\xff"})
     assert client.result(client.submit(**JOB), timeout_s=20).finish_reason == "length"
     redis.delete(Ledger().job_key(running))
     assert worker.is_alive

@@ -19,6 +19,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import End
 from llama_herd.tasks.protocol.message import TASK_NAME
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.request import MAX_AHEAD_DAYS
 from tests.local.processes import PATIENCE_S, WorkerProcess, wait_until
@@ -141,16 +142,19 @@ def test_a_message_of_ours_whose_record_is_forgotten_is_acked_and_leaves_nothing
     assert not redis.exists(Ledger().job_key(job_id))
 
 
-LIMITS = [[0.5, None], [None, 0.5], [60, 0.5], [0.5, 60]]
+def ended_in_time(client: Client, redis: Redis, limit_s: float) -> list[Result]:
+    """Jobs with this limit; all but the first wait for others, longer than they may take themselves."""
+    limits = [[limit_s, None], [None, limit_s], [600, limit_s], [limit_s, 600]]
+    job_ids = [push(redis, ENDLESS, timelimit=pair) for pair in (limits[-1], *limits)]
+    assert [end_of(client, job_id).finish_reason for job_id in job_ids] == ["deadline"] * len(job_ids)
+    return [client.result(job_id) for job_id in job_ids]
 
 
 def test_a_time_limit_counts_from_the_start_and_keeps_what_there_is(client: Client, redis: Redis) -> None:
-    """All but the first wait for others, longer than they may take themselves."""
-    for job_id in [push(redis, ENDLESS, timelimit=limits_s) for limits_s in (LIMITS[-1], *LIMITS)]:
-        assert end_of(client, job_id).finish_reason == "deadline"
-        result = client.result(job_id)
-        assert result.text
-        assert result.timings is not None
+    """A busy machine may need longer to the first token."""
+    tries = (ended_in_time(client, redis, limit_s) for limit_s in (0.5, 2.0, 8.0))
+    results = next(found for found in tries if all(result.text for result in found))
+    assert all(result.timings is not None for result in results)
 
 
 @pytest.mark.parametrize("limits_s", [None, [None, None], [0, 0], [60, 60]])

@@ -42,7 +42,7 @@ class Reader:
     def read(self) -> list[str]:
         """What one look at Redis brings: the tags."""
         before = len(self.messages)
-        self.connection.drain_events(timeout=5)
+        self.connection.drain_events(timeout=60)
         return [message.delivery_tag for message in self.messages[before:]]
 
 
@@ -173,6 +173,7 @@ def test_who_stops_takes_no_more_than_it_was_given(
     redis: Redis, connection: Connection, is_cancelled: bool
 ) -> None:
     reader = Reader(connection)
+    reader.channel.brpop_timeout = 60
     with pytest.raises(TimeoutError):
         connection.drain_events(timeout=0.1)  # a BRPOP waits from now on
     push(redis, *"abc")

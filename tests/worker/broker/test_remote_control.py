@@ -15,7 +15,7 @@ from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.message import TASK_NAME, queue_name
 from llama_herd.tasks.settings import Settings
-from tests.local.processes import PATIENCE_S, WorkerProcess, wait_until
+from tests.local.processes import PATIENCE_S, WorkerProcess, held, wait_until
 from tests.tiny import write_tiny_gguf
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
@@ -37,6 +37,7 @@ def worker(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> I
         slots=1,
         remote_control=True,
         include="tests.worker.broker.side_tasks",
+        held_by=folder,
     ) as worker:
         yield worker
 
@@ -90,31 +91,33 @@ def test_inspect_shows_no_prompt_of_a_bare_message(
 ) -> None:
     """One that runs, one that waits, one that is due later, and somebody's own task with an ETA."""
     inspect: Inspect = app.control.inspect(timeout=PATIENCE_S, limit=1)
-    running, waiting = (app.send_task(TASK_NAME, kwargs=FIELDS, queue=QUEUE) for _ in range(2))
-    wait_until(lambda: sum(worker.waiting for worker in client.workers()), "one runs, one waits")
-    later = datetime.now(UTC) + timedelta(hours=1)
-    for name in (TASK_NAME, "side.stumble"):
-        app.send_task(name, (CANARY,), kwargs=FIELDS, queue=QUEUE, eta=later)
-    wait_until(lambda: inspect.scheduled()["w@test"], "the task of an hour later is held")
-    wait_until(lambda: len(inspect.reserved()["w@test"]) == 1, "the job of an hour later is not")
-    shown = {
-        name: inspect._request(name, **arguments)["w@test"]
-        for name, arguments in {
-            "active": {},
-            "reserved": {},
-            "scheduled": {},
-            "query_task": {"ids": [running.id, waiting.id]},
-            "stats": {},
-            "report": {},
-            "conf": {},
-        }.items()
-    }
+    with held(worker.log_path.parent, num_tokens=1):
+        running, waiting = (app.send_task(TASK_NAME, kwargs=FIELDS, queue=QUEUE) for _ in range(2))
+        wait_until(lambda: sum(worker.waiting for worker in client.workers()), "one runs, one waits")
+        later = datetime.now(UTC) + timedelta(hours=1)
+        for name in (TASK_NAME, "side.stumble"):
+            app.send_task(name, (CANARY,), kwargs=FIELDS, queue=QUEUE, eta=later)
+        wait_until(lambda: inspect.scheduled()["w@test"], "the task of an hour later is held")
+        wait_until(lambda: len(inspect.reserved()["w@test"]) == 1, "the job of an hour later is not")
+        shown = {
+            name: inspect._request(name, **arguments)["w@test"]
+            for name, arguments in {
+                "active": {},
+                "reserved": {},
+                "scheduled": {},
+                "query_task": {"ids": [running.id, waiting.id]},
+                "stats": {},
+                "report": {},
+                "conf": {},
+            }.items()
+        }
+        for sent in (running, waiting):
+            client.cancel(sent.id)
     assert [one["id"] for one in shown["active"]] == [running.id]
     assert [one["id"] for one in shown["reserved"]] == [waiting.id]
     assert [one["request"]["name"] for one in shown["scheduled"]] == ["side.stumble"]
     assert set(shown["query_task"]) == {running.id, waiting.id}
     assert CANARY not in json.dumps(shown)
     for sent in (running, waiting):
-        client.cancel(sent.id)
         assert client.result(sent.id, timeout_s=PATIENCE_S).finish_reason == "cancelled"
     assert CANARY not in worker.log

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from threading import Event
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -31,6 +32,12 @@ from tests.tasks.herd import Herd, end, started
 from tests.worker.jobs.tenancies import new_tenancy
 
 pytestmark = pytest.mark.redis
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finisher that stops has stored its results, however slow the machine is."""
+    monkeypatch.setattr("llama_herd.worker.jobs.finisher.STOP_S", 60.0)
 
 
 @pytest.fixture
@@ -303,11 +310,19 @@ def short_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llama_herd.worker.jobs.finisher.REPORT_S", 0.1)
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is told to wait for a minute asks again within a second: its clock is fast."""
+    monkeypatch.setattr("llama_herd.worker.jobs.finisher.SETTLING_MS", 60_000)
+    monkeypatch.setattr("llama_herd.worker.jobs.finisher.REPORT_S", 0.1)
+    monkeypatch.setattr("llama_herd.worker.jobs.finisher.monotonic", lambda: 100 * monotonic())
+
+
 @pytest.mark.long
 def test_a_message_that_comes_again_at_the_very_end_waits_for_the_first(
-    herd: Herd, redis: Redis, worker_app: Celery, short_hold: None, tenancy: Tenancy
+    herd: Herd, redis: Redis, worker_app: Celery, impatient: None, tenancy: Tenancy
 ) -> None:
-    """To the same worker or another one, and for much longer than a worker may be silent."""
+    """To the same worker or another one, however often it asks, while the first says that it goes on."""
     ended(herd, "twice", "length")
     finishers = [Finisher(redis) for _ in range(2)]
     first = Slow(worker_app, "twice")

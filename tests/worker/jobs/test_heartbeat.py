@@ -50,7 +50,8 @@ class Worker:
         self.state = "loading"
         self.when_asked: Iterator[None] = iter(())
         self.engine = StillEngine()
-        self.tenancies = [new_tenancy(redis, Ledger(tenant), owner=owner) for tenant in ("acme", "globex")]
+        ledgers = [Ledger(tenant, lease_ms=60_000) for tenant in ("acme", "globex")]
+        self.tenancies = [new_tenancy(redis, ledger, owner=owner) for ledger in ledgers]
         self.heartbeat = Heartbeat(
             Tenancies(self.tenancies),
             SuspectGate(),

@@ -19,6 +19,7 @@ from llama_herd.tasks.protocol.events import Started, Token
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.interface import SampledToken, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
@@ -34,6 +35,21 @@ from tests.worker.jobs.short_job import JOB, end_of, the_end
 pytestmark = pytest.mark.redis
 
 OTHER = "owner-of-a-larger-vocabulary"
+
+
+@pytest.fixture
+def gate(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """What runs stays at its first token until this is set."""
+    gate, step = threading.Event(), Engine.step
+
+    def held_step(engine: Engine) -> None:
+        if any(one.ids for one in engine.scheduler.running):
+            gate.wait()
+        step(engine)
+
+    monkeypatch.setattr(Engine, "step", held_step)
+    yield gate
+    gate.set()
 
 
 def record_id_of_another_vocabulary(
@@ -171,12 +187,11 @@ def test_no_row_is_computed_before_its_start_is_on_record(
 
 @pytest.mark.parametrize("reason", ["cancelled", pytest.param("deadline", marks=pytest.mark.long)])
 def test_a_job_that_waits_to_be_alone_can_be_ended(
-    redis: Redis, service: Service, tiny_settings: WorkerSettings, reason: str
+    redis: Redis, service: Service, tiny_settings: WorkerSettings, gate: threading.Event, reason: str
 ) -> None:
     ledger = Ledger()
-    mate = JOB.model_copy(update={"sampling": SamplingParams(max_tokens=900, ignore_eos=True)})
-    for job_id, job in (("mate", mate), ("suspect", JOB)):
-        run_call(redis, ledger.submit(job_id, job, Envelope.for_job(job_id, "herd.tiny")))
+    for job_id in ("mate", "suspect"):
+        run_call(redis, ledger.submit(job_id, JOB, Envelope.for_job(job_id, "herd.tiny")))
     redis.hset(ledger.job_key("suspect"), "attempts", str(tiny_settings.max_attempts - 1))
     service.take(SentMessage("mate"))
     wait_until(lambda: run_call(redis, ledger.read("mate")), "the mate runs")
@@ -263,20 +278,21 @@ def test_a_message_whose_record_redis_cannot_take_ends_alone(
 LONG = GenerationJob(prompt="a long tale", sampling=SamplingParams(max_tokens=200, ignore_eos=True))
 
 
-def lose(redis: Redis, service: Service) -> None:
+def lose(redis: Redis, service: Service, gate: threading.Event) -> None:
     """Run a long job until it has tokens, and tell that its engine has lost it."""
     run_call(redis, Ledger().submit("job", LONG, Envelope.for_job("job", "herd.tiny")))
     service.take(SentMessage("job"))
-    wait_until(lambda: len(run_call(redis, Ledger().read("job"))) > 2, "it has tokens")
+    wait_until(lambda: len(run_call(redis, Ledger().read("job"))) > 1, "it has tokens")
     attempt = service.tenancies["default"].claims.get("job")
     assert attempt is not None
     service._hand_on([StepOutput(one, is_lost=True) for one in attempt.sequences])
+    gate.set()
 
 
 def test_a_job_that_its_engine_has_lost_goes_on_behind_what_is_on_record(
-    redis: Redis, service: Service
+    redis: Redis, service: Service, gate: threading.Event
 ) -> None:
-    lose(redis, service)
+    lose(redis, service, gate)
     wait_until(partial(end_of, redis, Ledger(), "job"), "its end")
     events = run_call(redis, Ledger().read("job"))
     assert [event.epoch for event in events if isinstance(event, Started)] == [1, 2]

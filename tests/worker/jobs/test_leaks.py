@@ -32,7 +32,7 @@ LOT = 12
 THIEF = "another worker"
 
 #: What is still there so long after the last message would be there for ever.
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Crowd:

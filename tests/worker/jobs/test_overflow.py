@@ -22,7 +22,8 @@ from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.priority import lists_of, urgency_of
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.worker.engine.interface import SequenceInfo
-from llama_herd.worker.jobs.attempt import PATIENCE_S, Attempt
+from llama_herd.worker.jobs import attempt as attempts
+from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.publisher import LeftJob, Publisher
@@ -150,12 +151,15 @@ def test_nothing_goes_where_no_worker_of_the_model_idles(
     assert full.redis.llen("herd.m") == 0
 
 
-def test_what_runs_has_just_come_or_must_run_alone_stays(full: FullWorker) -> None:
-    full.claim("running", waited_s=10).started_s = 1.0
-    full.claim("new", waited_s=PATIENCE_S / 2)
-    full.claim("suspect", waited_s=10).is_last = True
-    full.claim("ended", waited_s=10).reasons[0] = "stop"
-    full.claim("refused", waited_s=10).has_ended = True
+def test_what_runs_has_just_come_or_must_run_alone_stays(
+    full: FullWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "PATIENCE_S", 100.0)
+    full.claim("running", waited_s=200).started_s = 1.0
+    full.claim("new", waited_s=50)
+    full.claim("suspect", waited_s=200).is_last = True
+    full.claim("ended", waited_s=200).reasons[0] = "stop"
+    full.claim("refused", waited_s=200).has_ended = True
     full.hear(status(IDLE))
     full.look_twice()
     assert full.released == []
@@ -213,12 +217,14 @@ def test_a_second_worker_gets_jobs_that_the_first_took_but_cannot_run_yet(
             step_s=0.005,
             slots=1,
             tenants=",".join(TENANTS),
+            lease_ms=60_000,
         ) as first,
     ):
         with held(tmp_path, num_tokens=1):
             job_ids = [client.submit(prompt="a", sampling=endless, flush_ms=60_000) for _ in range(6)]
             wait_until(lambda: waiting(client, first.name) == 5, "the first holds them all")
-        with WorkerProcess(redis_server.url, model, "second", tmp_path / "second.log", slots=2) as second:
+        log = tmp_path / "second.log"
+        with WorkerProcess(redis_server.url, model, "second", log, slots=2, lease_ms=60_000) as second:
             wait_until(lambda: starts(client, job_ids, second.name), "the second runs one of them")
             for job_id in job_ids:
                 client.cancel(job_id)

@@ -111,7 +111,7 @@ def test_a_redis_that_is_away_or_is_promoted_is_waited_for(redis: Redis, redis_s
     redis.replicaof("127.0.0.1", "1")
     with ThreadPoolExecutor() as pool, EmbeddedRedis() as server, connect(server.url, tries=0) as other:
         server.stop()
-        check = pool.submit(wait_for_usable_redis, redis, WorkerSettings(redis_url=redis_server.url))
+        check = pool.submit(wait_for_usable_redis, redis, WorkerSettings(redis_url=redis_server.url), 60.0)
         other_check = pool.submit(wait_for_usable_redis, other, WorkerSettings(redis_url=server.url))
         assert wait([check, other_check], timeout=0.7).done == set()
         redis.replicaof("NO", "ONE")

@@ -56,7 +56,7 @@ def test_one_that_is_over_can_be_taken_back() -> None:
 
 
 def test_a_suspect_waits_for_those_inside_and_others_pass_it() -> None:
-    gate, suspect = SuspectGate(patience_s=30.0), job(is_last=True, waited_s=29.0)
+    gate, suspect = SuspectGate(patience_s=120.0), job(is_last=True, waited_s=60.0)
     first, second = job(), job()
     assert gate.enter(first)
     assert not gate.enter(suspect)
@@ -98,7 +98,7 @@ def test_after_a_suspect_the_others_have_as_long_as_they_waited(monkeypatch: pyt
     now_s = monotonic()
     monkeypatch.setattr("llama_herd.worker.jobs.suspect_gate.monotonic", lambda: now_s)
     gate = SuspectGate(patience_s=0.0, closed_s=0.0, clearing_s=0.0)
-    first, second = (job(is_last=True, waited_s=1.0) for _ in range(2))
+    first, second = (job(is_last=True, waited_s=60.0) for _ in range(2))
     mate = job()
     assert gate.enter(mate)
     assert not gate.enter(first)
@@ -122,7 +122,7 @@ def test_suspects_that_have_waited_have_their_turns_together(monkeypatch: pytest
     now_s = monotonic()
     monkeypatch.setattr("llama_herd.worker.jobs.suspect_gate.monotonic", lambda: now_s)
     gate, mate, late = SuspectGate(clearing_s=0.0), job(), job(is_last=True)
-    first, second, third = (job(is_last=True, waited_s=PATIENCE_S + 1) for _ in range(3))
+    first, second, third = (job(is_last=True, waited_s=PATIENCE_S + 60) for _ in range(3))
     assert gate.enter(mate)
     assert not any(map(gate.enter, (first, second, third, late)))
     mate.is_over = True
@@ -154,7 +154,7 @@ def test_where_tenants_share_a_worker_a_suspect_holds_the_others_up_for_half_a_s
 ) -> None:
     now_s = monotonic()
     monkeypatch.setattr("llama_herd.worker.jobs.suspect_gate.monotonic", lambda: now_s)
-    gate, suspect, runs = SuspectGate.shared(), job(is_last=True, waited_s=PATIENCE_S + 1), job()
+    gate, suspect, runs = SuspectGate.shared(), job(is_last=True, waited_s=PATIENCE_S + 60), job()
     assert gate.enter(runs)
     assert not gate.enter(suspect)
     now_s += 0.1

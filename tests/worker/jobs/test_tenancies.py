@@ -13,6 +13,7 @@ from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import End
 from llama_herd.tasks.protocol.message import Envelope, queue_name
 from llama_herd.worker import process
+from llama_herd.worker.jobs import heartbeat
 from llama_herd.worker.jobs.heartbeat import FRESH_S
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -38,7 +39,7 @@ def services(
     monkeypatch.setattr(process, "device", lambda: "cpu")
 
     def service(num_tenants: int) -> Service:
-        update = {"redis_url": redis_url, "tenants": tenants(num_tenants)}
+        update = {"redis_url": redis_url, "tenants": tenants(num_tenants), "lease_ms": 60_000}
         return Service(model, tiny_settings.model_copy(update=update), "worker@test")
 
     return service
@@ -81,7 +82,10 @@ def test_an_idle_second_takes_as_many_calls_for_many_tenants_as_for_one(redis: A
     assert asked == [2, 2], "a beat, and the turns of the sweeps"
 
 
-def test_a_tenant_without_jobs_here_is_told_of_the_worker_seldom(redis: Any, services: Any) -> None:
+def test_a_tenant_without_jobs_here_is_told_of_the_worker_seldom(
+    redis: Any, services: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "IDLE_REPORT_S", 3600.0)
     service = services(2)
     a_second_of(service)
     first, _ = service.tenancies
@@ -153,7 +157,8 @@ def test_a_lease_that_an_event_has_just_renewed_is_not_renewed_again(redis: Any,
     leases = [tenancy.ledger.job_key("job") for tenancy in tenancies]
     for lease in leases:
         redis.hset(lease, "lease", 1)
-    attempts[0].emitted_s = monotonic()
+    just_now_s = monotonic() + 60  # for as long as the test may take
+    attempts[0].emitted_s = just_now_s
     service._heartbeat._renew()
     assert [int(redis.hget(lease, "lease")) > 1 for lease in leases] == [False, True]
     attempts[0].emitted_s = monotonic() - FRESH_S
@@ -161,7 +166,7 @@ def test_a_lease_that_an_event_has_just_renewed_is_not_renewed_again(redis: Any,
     assert int(redis.hget(leases[0], "lease")) > 1
     redis.config_resetstat()
     for attempt in attempts:
-        attempt.emitted_s = monotonic()
+        attempt.emitted_s = just_now_s
     service._heartbeat._renew()
     assert num_calls(redis) == 0, "all of them run"
 
@@ -175,10 +180,10 @@ def test_a_cancel_is_told_to_the_owner_alone(redis: Any, services: Any) -> None:
         for one, listener in ((service, mine), (other, others)):
             listener.subscribe(*one._heartbeat._by_channel)
             for _ in one._heartbeat._by_channel:
-                listener.get_message(timeout=5)
+                listener.get_message(timeout=60)
         run_call(redis, tenancy.ledger.cancel("job"))
         service._heartbeat._next_beat_s = monotonic() + 60
-        service._heartbeat._hear(mine)
+        (attempt,) = service.tenancies.in_hand()
+        wait_until(lambda: service._heartbeat._hear(mine) or attempt.abort, "the owner hears of it")
         assert others.get_message(timeout=0.0) is None
-    (attempt,) = service.tenancies.in_hand()
     assert attempt.abort == "cancelled"

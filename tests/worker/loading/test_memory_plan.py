@@ -18,6 +18,7 @@ from llama_herd.model.weights.linear import BlockSegment, DenseSegment, Linear, 
 from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.worker.loading import memory_plan
 from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.loading.machine import free_bytes
 from llama_herd.worker.loading.memory_plan import FORMS, MemoryPlan
 from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import WIDE, write_tiny_gguf
@@ -105,7 +106,11 @@ def test_a_plan_is_what_a_process_takes_at_most(tmp_path: Path, names: list[str]
         assert bytes_of["started_bytes"] < planned.num_bytes - planned.kv_cache_bytes, name
 
 
-def test_a_cache_that_does_not_fit_is_refused_with_both_numbers_and_one_that_does(tiny_path: Path) -> None:
+def test_a_cache_that_does_not_fit_is_refused_with_both_numbers_and_one_that_does(
+    tiny_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = free_bytes("cpu")  # what others take meanwhile is not counted
+    monkeypatch.setattr(memory_plan, "free_bytes", lambda device: free)
     with pytest.raises(
         SettingsError, match=r"HERD_KV_CACHE_TOKENS=\d+ takes [\d,]+ bytes, but .* free on"
     ) as refusal:
