@@ -30,8 +30,7 @@ class ForkedWorker(TendedWorker):
 class WorkerProcess(ForkedWorker):
     """The same; `settings` are fields of WorkerSettings, strings or not.
 
-    held_by: a folder by which `tests.worker.standstill` holds parts of it up. step_s: how long
-    each of its steps then lasts at least.
+    held_by, step_s: as in `standstill`.
     """
 
     def __init__(
@@ -48,8 +47,11 @@ class WorkerProcess(ForkedWorker):
         **settings: object,
     ) -> None:
         if held_by is not None:
-            include = ",".join(filter(None, (include, "tests.worker.standstill")))
-            env = {**(env or {}), "STANDSTILL": str(held_by), "STANDSTILL_STEP_S": str(step_s)}
+            holder = standstill(held_by, step_s)
+            include, env = (
+                ",".join(filter(None, (include, holder["include"]))),
+                {**(env or {}), **holder["env"]},
+            )
         read = WorkerSettings.read(redis_url=redis_url, model=model, **settings)
         super().__init__(read, f"{name}@test", log, include=include, env=env)
 
@@ -61,6 +63,16 @@ class WorkerProcess(ForkedWorker):
     def peak_mb(self) -> float:
         """Most memory that it has held at once."""
         return peak_bytes(self.process.pid) / (1 << 20)
+
+
+def standstill(folder: Path, step_s: float = 0.0) -> dict[str, Any]:
+    """Options of a worker of which `tests.worker.standstill` holds parts up, as files in a folder say.
+
+    step_s: how long each of its steps lasts at least: jobs that are to run as long as a test needs them
+    would else end within seconds, and a busy machine may hold a test up for longer.
+    """
+    env = {"STANDSTILL": str(folder), "STANDSTILL_STEP_S": str(step_s)}
+    return {"include": "tests.worker.standstill", "env": env}
 
 
 def hold(folder: Path, num_tokens: int = 0) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.local.forked_python import FOLDER, ForkedPython, run_forked, start_piped
 
 pytestmark = pytest.mark.worker
@@ -100,5 +100,5 @@ def test_a_fork_ends_with_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyP
     server = psutil.Process(process.pid).parent()
     assert server is not None
     server.kill()
-    assert process.wait(10) == -signal.SIGKILL
+    assert process.wait(PATIENCE_S) == -signal.SIGKILL
     wait_until(lambda: not psutil.pid_exists(process.pid), "the fork is gone")

@@ -1,20 +1,24 @@
 """A Redis with a replica, and a Sentinel that promotes the replica once the primary is gone."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Self
 
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from llama_herd.errors import RedisUnavailable
-from llama_herd.local.redis_server import START_TIMEOUT_S, EmbeddedRedis, find_server
+from llama_herd.local.redis_server import EmbeddedRedis, find_server
 
 MASTER = "mymaster"
 
 #: More than the second between two pings: a primary that was just promoted is no dead one.
 DOWN_AFTER_MS, FAILOVER_TIMEOUT_MS = 2000, 4000
+
+#: Longest time until a replica follows, or is promoted.
+PATIENCE_S = 60.0
 
 #: Redis' setting of how long a primary waits for more replicas before it sends its data: 5 s.
 SYNC_DELAY = "repl-diskless-sync-delay"
@@ -92,6 +96,11 @@ class WatchedRedis:
             redis.replicaof("127.0.0.1", str(self.primary_port))
         self.wait_for_replica()
 
+    def _keep_awake(self) -> None:
+        """A Sentinel that a busy machine has held up for two seconds would do nothing for thirty."""
+        with Redis(port=self.sentinel.port) as sentinel, suppress(ResponseError):  # before Redis 7
+            sentinel.execute_command("SENTINEL", "DEBUG", "tilt-trigger", 600_000)
+
     def _has_replica(self) -> bool:
         with Redis(port=self.primary_port) as primary:
             primary.publish("herd", "")  # goes to replicas, too
@@ -102,10 +111,10 @@ class WatchedRedis:
             return sentinel.sentinel_masters()[MASTER]  # redis-py 6 cannot ask for one
 
     def _wait(self, is_true: Callable[[], bool], complaint: str) -> None:
-        until_s = monotonic() + START_TIMEOUT_S
+        until_s = monotonic() + PATIENCE_S
         while not is_true():
             if monotonic() >= until_s:
-                raise RedisUnavailable(f"{complaint} within {START_TIMEOUT_S:.0f} s")
+                raise RedisUnavailable(f"{complaint} within {PATIENCE_S:.0f} s")
             sleep(POLL_S)
 
     def __enter__(self) -> Self:
@@ -114,6 +123,7 @@ class WatchedRedis:
         with ExitStack() as stack:
             stack.enter_context(self.replica)
             stack.enter_context(self.sentinel)
+            self._keep_awake()
             self.wait_for_replica()
             self._stack = stack.pop_all()
         return self

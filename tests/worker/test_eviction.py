@@ -14,7 +14,7 @@ from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.faults.standstill import frozen
 from tests.chaos.harness.patience import wait_until
 from tests.cli.herd_command import invoke
-from tests.local.processes import ForkedWorker
+from tests.local.processes import ForkedWorker, standstill
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
@@ -27,7 +27,8 @@ def settings(endless_settings: WorkerSettings) -> Iterator[WorkerSettings]:
 
 @pytest.fixture(scope="module")
 def worker(settings: WorkerSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedWorker]:
-    with ForkedWorker(settings, "one@test", tmp_path_factory.mktemp("log") / "log") as worker:
+    folder = tmp_path_factory.mktemp("log")
+    with ForkedWorker(settings, "one@test", folder / "log", **standstill(folder, step_s=0.02)) as worker:
         yield worker
 
 

@@ -13,7 +13,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until
-from tests.local.processes import ForkedWorker
+from tests.local.processes import ForkedWorker, standstill
 from tests.local.watched_redis import WatchedRedis
 from tests.tasks.gateway.gateway_thread import GatewayThread
 
@@ -40,7 +40,7 @@ def test_all_follow_the_primary(
         more = {"redis_url": url, "tenants": tenants, "model_name": "m", "replicas": 1}
         settings = endless_settings.model_copy(update=more)
         with (
-            ForkedWorker(settings, "w@test", tmp_path / "log") as worker,
+            ForkedWorker(settings, "w@test", tmp_path / "log", **standstill(tmp_path, step_s=0.02)) as worker,
             Client(settings=settings) as client,
             make_app(settings) as app,
             GatewayThread(url, model_name="m", tenant="default") as gateway,

@@ -23,7 +23,7 @@ from llama_herd.tasks import Client
 from llama_herd.tasks.openai.answer_schema import ChatAnswerMessage
 from tests.cli.gateway_process import GatewayProcess
 from tests.cli.herd_command import start_herd
-from tests.local.processes import WorkerProcess
+from tests.local.processes import WorkerProcess, held
 from tests.node import FOLDER, bring_packages, needs_node
 from tests.openai_types import values_of
 
@@ -41,9 +41,14 @@ CHAT: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def url(server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("gateway")
-    worker = WorkerProcess(server.url, BUNDLED_MODEL, "gateway", folder / "worker.log")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the worker is held up."""
+    return tmp_path_factory.mktemp("gateway")
+
+
+@pytest.fixture(scope="module")
+def url(server: EmbeddedRedis, folder: Path) -> Iterator[str]:
+    worker = WorkerProcess(server.url, BUNDLED_MODEL, "gateway", folder / "worker.log", held_by=folder)
     with worker, GatewayProcess(server.url, folder / "gateway.log") as gateway:
         yield gateway.url
 
@@ -254,18 +259,19 @@ def test_its_errors_are_the_client_s_own(openai: "OpenAI", server: EmbeddedRedis
     assert model.value.code == "model_not_found"
 
 
-def test_a_stream_that_is_cancelled_elsewhere_raises(openai: "OpenAI", server: EmbeddedRedis) -> None:
+def test_a_stream_that_is_cancelled_elsewhere_raises(
+    openai: "OpenAI", server: EmbeddedRedis, folder: Path
+) -> None:
     from openai import APIError
 
     asked = {**TALE, "max_tokens": 400, "extra_body": {"min_tokens": 400}}
-    with Client(server.url) as client:
-        assert client.status().workers  # from here on a call takes less than a token
+    with Client(server.url) as client, held(folder, num_tokens=5):
         found = openai.completions.with_raw_response.create(**asked, stream=True)
         stream = iter(found.parse())
         next(stream)
         client.cancel(found.headers["x-job-id"])
-        with pytest.raises(APIError, match="cancelled"):
-            list(stream)
+    with pytest.raises(APIError, match="cancelled"):
+        list(stream)
 
 
 def test_a_full_queue_and_a_wrong_key(server: EmbeddedRedis, tmp_path: Path, key: str) -> None:

@@ -91,8 +91,19 @@ def has_unserved(families: dict[str, Metric]) -> bool:
     return any(one.value and one.labels["model_name"] == "unserved" for one in queues)
 
 
+def is_zero(families: dict[str, Metric], name: str) -> bool:
+    return not any(one.value for one in families[name].samples)
+
+
 def has_all(families: dict[str, Metric]) -> bool:
-    return has_unserved(families) and any(one.value for one in families["herd_request_failure"].samples)
+    is_counted = not is_zero(families, "herd_request_failure")
+    return has_unserved(families) and is_counted and is_zero(families, "herd_publisher_waiting_steps")
+
+
+def rests(families: dict[str, Metric]) -> bool:
+    """Whether a gateway has counted all that it began: a client has its answer before."""
+    parts = ("answers", "batches")
+    return all(is_zero(families, f"herd_gateway_{part}_under_way") for part in parts)
 
 
 def run_jobs(client: Client, redis_url: str) -> None:
@@ -187,6 +198,7 @@ def scrape(
         wait_until(lambda: worker.log.count("job ended") == NUM_JOBS + 1, "the last job was logged")
         gateway_url = f"http://127.0.0.1:{gateway_port}/metrics"
         wait_until(lambda: has_unserved(read(gateway_url)), "the gateway tells what waits, too")
+        wait_until(lambda: rests(read(gateway_url)), "the gateway has counted all that it began")
         own_families = {name: one for name, one in read(gateway_url).items() if "gateway" in name}
         yield Scrape(read(url) | own_families, url, worker.log)
 

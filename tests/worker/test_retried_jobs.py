@@ -3,16 +3,19 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 from celery import Celery
 from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
+from redis import Redis
 
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.job_status import JobStatus
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.protocol.events import End, Started, Token
 from llama_herd.tasks.protocol.message import TASK_NAME, queue_name
 from llama_herd.tasks.settings import Settings
@@ -24,7 +27,11 @@ pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.fault, pytest.m
 
 ERROR = "DefaultCPUAllocator: can't allocate memory"
 SAMPLING = {"max_tokens": 60, "temperature": 0.7, "seed": 11}
-JOB: dict[str, Any] = {"prompt": "a tale", "sampling": SAMPLING, "retries": 4, "retry_backoff_s": 4}
+#: Nobody waits so long: a test says when the time of a retry has come.
+BACKOFF_S = 3600
+JOB: dict[str, Any] = {"prompt": "a tale", "sampling": SAMPLING, "retries": 4, "retry_backoff_s": BACKOFF_S}
+#: How long the message of a job is good, in seconds.
+EXPIRES_S = 15
 
 
 class Scene:
@@ -63,6 +70,12 @@ class Scene:
             self.fault.write_text(ERROR)
         wait_until(lambda: self.client.job(job_id).retries > 0, f"{job_id} put back")
         return job_id
+
+    def hurry(self, job_id: str) -> None:
+        """Let the time of its retry have come."""
+        with Redis.from_url(self.redis_url) as redis:
+            redis.hset(Ledger().job_key(job_id), "retry_ms", 1)
+            assert redis.zadd(Ledger().key("delayed"), {job_id: 1}, xx=True, ch=True) == 1
 
     def check_whole(self, job_id: str, ids: tuple[int, ...]) -> list[Started]:
         """Its events are one stream with one end, and what others would have said; returns its starts."""
@@ -103,6 +116,7 @@ def test_a_job_that_fails_waits_and_goes_on_however_it_came(scene: Scene) -> Non
             assert [one.job_id for one in scene.client.jobs(state="delayed")] == [job_id]
             assert AsyncResult(job_id, app=scene.app).state == "STARTED"
             scene.fault.unlink()
+            scene.hurry(job_id)
             starts = scene.check_whole(job_id, whole)
             assert [(one.attempt, one.retries) for one in starts] == [(1, 0), (2, 1)]
             assert scene.client.job(job_id).attempts == 2
@@ -121,7 +135,7 @@ def test_the_last_failure_is_the_end_of_it(scene: Scene) -> None:
 
 def test_a_revoke_ends_it_while_it_waits(scene: Scene) -> None:
     with scene.worker("one"):
-        job_id = scene.fail(scene.sent, retry_backoff_s=3600)
+        job_id = scene.fail(scene.sent)
         AsyncResult(job_id, app=scene.app).revoke()
         with pytest.raises(TaskRevokedError):
             AsyncResult(job_id, app=scene.app).get(timeout=PATIENCE_S)
@@ -132,8 +146,11 @@ def test_a_revoke_ends_it_while_it_waits(scene: Scene) -> None:
 
 def test_a_message_that_has_expired_by_then_ends_it_as_in_celery(scene: Scene) -> None:
     with scene.worker("one"):
-        job_id = scene.fail(scene.sent, retry_backoff_s=14, expires=7)
+        job_id = scene.fail(scene.sent, expires=EXPIRES_S)
         scene.fault.unlink()
+        expired_s = monotonic() + EXPIRES_S
+        wait_until(lambda: monotonic() > expired_s, "its message has expired")
+        scene.hurry(job_id)
         result = scene.client.result(job_id, timeout_s=PATIENCE_S)
         assert (result.finish_reason, result.attempts) == ("deadline", 1)
         assert result.ids
@@ -150,6 +167,7 @@ def test_while_it_waits_its_worker_and_redis_are_killed_and_another_goes_on(
     scene.fault.unlink()
     with server.away():
         pass
+    scene.hurry(job_id)
     with scene.worker("two"):
         starts = scene.check_whole(job_id, whole)
     assert [(start.worker, start.retries) for start in starts] == [("one@test", 0), ("two@test", 1)]
@@ -158,9 +176,10 @@ def test_while_it_waits_its_worker_and_redis_are_killed_and_another_goes_on(
 def test_a_worker_that_is_stopped_meanwhile_leaves_it_as_it_is(scene: Scene) -> None:
     with scene.worker("one") as one:
         whole = scene.client.result(scene.submitted(), timeout_s=PATIENCE_S).ids
-        job_id = scene.fail(scene.submitted, retry_backoff_s=2)
+        job_id = scene.fail(scene.submitted)
         assert one.stop() == 0
     scene.fault.unlink()
+    scene.hurry(job_id)
     with scene.worker("two"):
         starts = scene.check_whole(job_id, whole)
     assert [start.retries for start in starts] == [0, 1]

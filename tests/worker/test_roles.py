@@ -22,7 +22,7 @@ from llama_herd.tasks.settings import Settings
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until
 from tests.guarded_redis import GuardedRedis, newest_dialect, write_users
-from tests.local.processes import ForkedWorker
+from tests.local.processes import ForkedWorker, standstill
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
@@ -72,9 +72,10 @@ def worker(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ForkedWorker]:
     own = settings_of(server, tenant, Role.WORKER).model_dump()
-    log = tmp_path_factory.mktemp("log") / "log"
+    folder = tmp_path_factory.mktemp("log")
     settings = WorkerSettings.read(**endless_settings.model_dump() | own)
-    with ForkedWorker(settings, f"{tenant}@test", log) as worker:
+    slow = standstill(folder, step_s=0.02)
+    with ForkedWorker(settings, f"{tenant}@test", folder / "log", **slow) as worker:
         yield worker
     with Redis.from_url(server.url) as root:
         assert refused(root) <= EXPECTED

@@ -71,7 +71,7 @@ def test_each_tenant_sees_it(redis: Redis, redis_url: str, tiny_settings: Worker
         note_bytes(1, 3)
         told = [[("loading", 33)]] * 2
         wait_until(lambda: [shown(redis_url, name) for name in ("acme", "globex")] == told, "both are told")
-    found = json.loads(invoke("status", "--json", HERD_REDIS_URL=redis_url, HERD_TENANT="acme").stdout)
+        found = json.loads(invoke("status", "--json", HERD_REDIS_URL=redis_url, HERD_TENANT="acme").stdout)
     assert (found["workers"][0]["state"], found["workers"][0]["loaded_percent"]) == ("loading", 33)
 
 

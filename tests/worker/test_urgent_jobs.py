@@ -28,6 +28,8 @@ from tests.tiny import write_tiny_gguf
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.timeout(120)]
 
 SLOTS = 2
+#: How long each step lasts at least: a long job is to be there as long as a test needs it.
+STEP_S = 0.005
 OVER = "herd:default:tokens:over"
 EXACT: dict[str, Any] = {"deterministic": "true", "dtype": "float32"}
 #: What a job that can wait reserves in the cache, in tokens.
@@ -39,7 +41,9 @@ def client(redis_url: str, tmp_path: Path) -> Iterator[Client]:
     model = write_tiny_gguf(tmp_path / "m.gguf", eos=False, context_length=8192)
     with (
         Client(redis_url, model="m") as client,
-        WorkerProcess(redis_url, model, "one", tmp_path / "log", slots=SLOTS, held_by=tmp_path),
+        WorkerProcess(
+            redis_url, model, "one", tmp_path / "log", slots=SLOTS, held_by=tmp_path, step_s=STEP_S
+        ),
     ):
         yield client
 
@@ -142,14 +146,14 @@ def test_streams_of_jobs_that_lose_their_places_are_dense_and_whole(
         ThreadPoolExecutor(4 * NUM_LOOK_AHEAD) as followers,
     ):
         undisturbed = [client.result(drawn(client, seed), timeout_s=PATIENCE_S) for seed in range(8)]
-        low, live, is_passed = list[str](), list[Future[list[Event]]](), False
-        while counted(port)["preemptions"] < num_rows or not is_passed:
+        low, live, are_passed = list[str](), list[Future[list[Event]]](), False
+        while counted(port)["preemptions"] < num_rows or not are_passed:
             while client.status().pending < 2 * NUM_LOOK_AHEAD:
                 low.append(drawn(client, seed=len(low) % 8))
                 live.append(followers.submit(followed, client, low[-1]))
             for urgent in [submit(client, 1, max_tokens=3) for _ in range(4)]:
                 assert client.result(urgent, timeout_s=PATIENCE_S).finish_reason == "length"
-            is_passed |= any(client.job(job_id).state == "queued" for job_id in low)
+            are_passed |= any(client.job(job_id).state == "queued" for job_id in reversed(low))
         for number, (job_id, heard) in enumerate(zip(low, live, strict=True)):
             alone, result = undisturbed[number % 8], client.result(job_id, timeout_s=PATIENCE_S)
             events = followed(client, job_id)
@@ -179,7 +183,7 @@ def test_who_has_lost_its_place_is_told_until_it_goes_on(client: Client) -> None
     assert (after.is_preempted, after.preemptions) == (False, 1)
 
 
-def submit(client: Client, priority: int, max_tokens: int = 100, flush_ms: int | None = None) -> str:
+def submit(client: Client, priority: int, max_tokens: int = 20, flush_ms: int | None = None) -> str:
     """So many tokens that others are delivered meanwhile: only among these a job that can wait comes last."""
     sampling: SamplingFields = {"max_tokens": max_tokens, "temperature": 0}
     return client.submit(prompt="a tale", sampling=sampling, priority=priority, flush_ms=flush_ms)

@@ -24,7 +24,7 @@ from llama_herd.extras import install_command
 from llama_herd.tasks.connection.redis_url import masked
 
 #: Longest time until a server answers its first ping.
-START_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 30.0
 #: Longest time that it may take to write out its last data.
 STOP_TIMEOUT_S = 10.0
 

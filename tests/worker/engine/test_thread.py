@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 import torch
@@ -22,8 +23,8 @@ from tests.worker.overlapping import Overlapping
 
 TIMEOUT_S = 20.0
 NUM_TOKENS = 5
-#: Of a step: then jobs are taken to arrive together when less than seven seconds lie between them.
-LONG_STEP_S = 60.0
+#: Of a step: then jobs are taken to arrive together when less than a minute lies between them.
+LONG_STEP_S = 600.0
 
 
 class Desk:
@@ -91,12 +92,23 @@ def test_a_prompt_is_not_put_off_while_a_stream_runs(desk: Desk, model: LoadedMo
     assert not engine.rest_s
 
 
-def test_an_aborted_sequence_ends_with_its_first_reason(desk: Desk, model: LoadedModel) -> None:
+def test_an_aborted_sequence_ends_with_its_first_reason(
+    desk: Desk, model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, is_aborted = Llama.forward, threading.Event()
+
+    def held(*args: Any) -> Any:
+        """It does not reach its end before it is aborted."""
+        is_aborted.wait(TIMEOUT_S)
+        return forward(*args)
+
+    monkeypatch.setattr(Llama, "forward", held)
     doomed = sequence(model, "doomed", max_tokens=400)
     desk.thread.submit(doomed)
     assert desk.said.get(timeout=TIMEOUT_S).has_started
     desk.thread.abort([doomed.info], "cancelled")
     desk.thread.abort([doomed.info], "deadline")
+    is_aborted.set()
     assert desk.end().finish_reason == "cancelled"
 
 

@@ -11,12 +11,15 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.protocol.events import End, Event, Token
 from llama_herd.tasks.protocol.job_fields import SamplingFields
 from tests.chaos.harness.patience import wait_until
+from tests.stand_in import StandIn
 from tests.worker.foreign.conftest import NewServer, NewWorker
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
 GREEDY: SamplingFields = {"temperature": 0.0, "max_tokens": 60, "ignore_eos": True}
 NUM_JOBS = 5
+#: Seconds between two tokens of a server: of one that is lost amid its jobs, of one that goes on with them.
+SLOW_S, FAST_S = 0.2, 0.01
 
 
 def ids_of(events: list[Event]) -> list[int]:
@@ -49,35 +52,43 @@ def prompts_of(num: int) -> list[str]:
     return [f"Tale {number} begins" for number in range(num)]
 
 
+def start_again(server: StandIn) -> None:
+    """Kill it, if it lives, and start a fast one in its place."""
+    server.kill()
+    server.options["step_s"] = FAST_S
+    server.start()
+
+
 def test_a_killed_server_s_jobs_go_on_behind_what_is_recorded(
     kind: str, client: Client, new_server: NewServer, new_worker: NewWorker
 ) -> None:
-    server = new_server(step_s=0.01)
+    server = new_server(step_s=SLOW_S)
     new_worker(kind, server, slots=NUM_JOBS)
-    quiet = [ids_of(list(client.stream(job))) for job in submit_all(client, *prompts_of(NUM_JOBS))]
     jobs = submit_all(client, *prompts_of(NUM_JOBS))
     wait_until(lambda: all(client.job(job).tokens >= 8 for job in jobs), "all jobs run")
-    server.kill()
-    server.start()
-    assert [ids_of(list(client.stream(job))) for job in jobs] == quiet
+    start_again(server)
+    ids = [ids_of(list(client.stream(job))) for job in jobs]
     assert {client.result(job).attempts for job in jobs} == {2}
+    quiet = submit_all(client, *prompts_of(NUM_JOBS))
+    assert [ids_of(list(client.stream(job))) for job in quiet] == ids
 
 
 def test_while_the_server_is_away_jobs_stay_and_none_is_taken(
     kind: str, client: Client, redis: Redis, new_server: NewServer, new_worker: NewWorker
 ) -> None:
-    server = new_server(step_s=0.02)
+    server = new_server(step_s=SLOW_S)
     new_worker(kind, server, slots=NUM_JOBS, lease_ms=500)
     jobs = submit_all(client, *prompts_of(2))
     wait_until(lambda: all(client.job(job).tokens >= 8 for job in jobs), "both jobs run")
     server.kill()
     wait_until(lambda: client.status().workers[0].state == "away", "the worker tells of it")
+    wait_until(lambda: not redis.info("clients")["blocked_clients"], "it waits for no message")
     (later,) = submit_all(client, "A later tale")
     wait_until(lambda: num_deaths(redis, jobs[0]) == 1, "the death is counted")
     until = client.status().workers[0].beat_ms + 2000
     wait_until(lambda: client.status().workers[0].beat_ms > until, "four leases are over")
     assert [client.job(job).state for job in (*jobs, later)] == ["running", "running", "queued"]
-    server.start()
+    start_again(server)
     for job in (*jobs, later):
         assert len(ids_of(list(client.stream(job)))) == GREEDY["max_tokens"]
 
@@ -86,7 +97,7 @@ def test_while_the_server_is_away_jobs_stay_and_none_is_taken(
 def test_jobs_are_given_back_when_the_server_stays_away(
     client: Client, new_server: NewServer, new_worker: NewWorker
 ) -> None:
-    server = new_server(step_s=0.02)
+    server = new_server(step_s=SLOW_S)
     new_worker("vllm", server, engine_away_s=1)
     (job,) = submit_all(client, "A tale")
     wait_until(lambda: client.job(job).tokens >= 8, "the job runs")
