@@ -113,6 +113,7 @@ def server() -> Iterator[EmbeddedRedis]:
     """A Redis for the tests of a file, not emptied between them."""
     with EmbeddedRedis() as server:
         yield server
+        gc.collect()  # as above
 
 
 @pytest.fixture(scope="session")

@@ -73,6 +73,7 @@ COMMANDS: dict[str, set[Role]] = {
     "XREVRANGE herd:{t}:dead + -": {W, O, G},
     "XADD herd:{t}:dead * raw x": {W, O, G},
     "HGET herd:{t}:unacked tag": {W, O, G},
+    "ZREVRANGEBYSCORE herd:{t}:unacked_index 1 0": {W},  # kombu before 5.7
     # what is paused
     "ZSCORE herd:{t}:drained x": {W, O, G},
     "ZRANGEBYSCORE herd:{t}:paused 0 1": {P, W, O, G},

@@ -1,7 +1,10 @@
 """Which backend a worker stores results by, and which addresses it takes."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
-from redis import Redis
+from redis import Connection, ConnectionError, Redis, TimeoutError
 
 from llama_herd.errors import SettingsError
 from llama_herd.tasks.app import make_app
@@ -9,6 +12,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.celery_config import insist_on_results
 from llama_herd.worker.broker.result_backend import ResultBackend, is_remote, settling
+from llama_herd.worker.broker.result_server import RESULT_SERVER
 
 HERE = "redis://h:6379/0"
 SENTINELS = "sentinel://s1:26379,s2:26379/3?master=own"
@@ -69,7 +73,45 @@ def test_a_remote_redis_that_does_not_answer_is_noticed_soon() -> None:
     options = app.backend.client.connection_pool.connection_kwargs
     assert options["db"] == 1
     assert options["socket_timeout"] == options["socket_connect_timeout"] == 2.0
-    assert options["retry"].get_retries() == 1
+    tries = []
+
+    def fail() -> None:
+        tries.append("try")
+        raise TimeoutError("no answer")
+
+    with pytest.raises(TimeoutError):
+        options["retry"].call_with_retry(fail, lambda _: None)
+    assert len(tries) == 2
+
+
+@pytest.fixture
+def results_are_there() -> Iterator[None]:
+    yield
+    RESULT_SERVER.is_away = False
+
+
+@pytest.mark.redis
+@pytest.mark.usefixtures("results_are_there")
+def test_a_remote_redis_whose_connection_is_cut_once_is_not_away(
+    redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(redis_url=HERE, result_url=redis_url)
+    app = make_app(settings)
+    insist_on_results(app, settings)
+    app.backend.store_result("before", "first", "SUCCESS")
+    cuts = [ConnectionError("cut")]
+    read = Connection.read_response
+
+    def read_or_be_cut(self: Connection, *args: Any, **options: Any) -> Any:
+        if cuts:
+            raise cuts.pop()
+        return read(self, *args, **options)
+
+    monkeypatch.setattr(Connection, "read_response", read_or_be_cut)
+    app.backend.store_result("after", "second", "SUCCESS")
+    assert not cuts
+    assert app.backend.get_state("after") == "SUCCESS"
+    assert not RESULT_SERVER.is_away
 
 
 @pytest.mark.parametrize("url", ["amqp://u:secret@h//", "db+postgresql://u:secret@h/x", "redis://h/x"])

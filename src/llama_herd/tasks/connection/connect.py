@@ -57,6 +57,8 @@ def _connection(kind: Any, sentinels: Any, retry: Any, url: str, tries: int, tim
     }
     if not url.startswith("unix:"):  # redis-py rejects it for a socket file
         options["socket_keepalive"] = True
+    if url.startswith("rediss:") and "ssl_cert_reqs=none" not in url:
+        options["ssl_check_hostname"] = True  # redis-py 6 does so by itself
     if not is_sentinel(url):
         return kind.from_url(url, **options)
     found = SentinelUrl.parse(url)

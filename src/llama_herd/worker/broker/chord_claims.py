@@ -7,9 +7,12 @@ end, and lasts as long as results do.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
+
+from celery import Celery, current_app
 
 from llama_herd.worker.broker.result_server import ResultsAway
 
@@ -17,9 +20,21 @@ from llama_herd.worker.broker.result_server import ResultsAway
 ChordScript = Callable[..., Any]
 
 
+@contextmanager
+def being_current(app: Celery) -> Iterator[None]:
+    """Have Celery take this app for the current one on this thread, while the block runs."""
+    before = current_app._get_current_object()
+    app.set_current()
+    try:
+        yield
+    finally:
+        before.set_current()
+
+
 class ChordClaims:
     """Puts a job's claim in the place of Celery's, for a backend in Redis. Celery before 5.7 has none."""
 
+    app: Celery
     expires: int
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -27,8 +42,14 @@ class ChordClaims:
         self._part = threading.local()
 
     def on_chord_part_return(self, request: Any, *args: Any, **options: Any) -> Any:
+        """Note a part, and start the body if it was the last one.
+
+        Celery 5.5 looks for the groups among the parts with the current app, whatever backend asks. On our
+        threads that is not the app of the job's tenant.
+        """
         self._part.claim = f"{request.id}:{request.group_index}"
-        return super().on_chord_part_return(request, *args, **options)  # type: ignore[misc]
+        with being_current(self.app):
+            return super().on_chord_part_return(request, *args, **options)  # type: ignore[misc]
 
     @property
     def _life_s(self) -> int:

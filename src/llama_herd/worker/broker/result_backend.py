@@ -15,7 +15,7 @@ from celery.states import SUCCESS
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.client import Pipeline
-from redis.exceptions import NoPermissionError, NoScriptError, RedisError
+from redis.exceptions import ConnectionError, NoPermissionError, NoScriptError, RedisError, TimeoutError
 from redis.retry import Retry
 
 from llama_herd.error_code import ErrorCode
@@ -42,7 +42,13 @@ MAX_SAID = 200
 
 #: How long a Redis that has only results may take to answer, twice. Then it is away, and asked each second.
 ANSWER_S = 2.0
-REMOTE = {"socket_timeout": ANSWER_S, "socket_connect_timeout": ANSWER_S, "retry": Retry(NoBackoff(), 1)}
+REMOTE = {
+    "socket_timeout": ANSWER_S,
+    "socket_connect_timeout": ANSWER_S,
+    "retry": Retry(NoBackoff(), 1),
+    "retry_on_error": [ConnectionError, TimeoutError],  # redis-py 6 does so by itself
+    "retry_on_timeout": False,  # it would add to this list with each connection
+}
 
 
 def storing_error(error: BaseException) -> GenerationError:
