@@ -29,6 +29,7 @@ from llama_herd.ops.systemd import report_to_systemd
 from llama_herd.worker import process
 from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.broker.hub_waker import HubWaker
 from llama_herd.worker.broker.side_task import SideTask
 from llama_herd.worker.health import WorkerHealth
 
@@ -60,6 +61,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
     _service: "Service"
     _side: ThreadPoolExecutor
     _hub: Any = None
+    _waker: HubWaker | None = None
     _told_s: float | None = None  # when a signal told it to stop, on the clock of time.monotonic
     _must_leave = False  # a signal has come before the model was loaded
     _exit_code: int | None = None  # of a worker that has stopped
@@ -117,7 +119,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         return service
 
     def register_with_event_loop(self, hub: Any) -> None:
-        self._hub = hub
+        self._hub, self._waker = hub, HubWaker.of(hub)
         self._service.note_consuming()
 
     def watch(self, poller: "Poller") -> None:
@@ -223,6 +225,8 @@ class EnginePool(BasePool):  # type: ignore[misc]
         after its next poll, up to a second later.
         """
         self._hub.call_soon(self._run_and_pump, function, args)
+        if self._waker is not None:
+            self._waker.wake()
 
     def _run_and_pump(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         function(*args)
