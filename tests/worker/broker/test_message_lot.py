@@ -235,3 +235,14 @@ def test_so_is_its_note_when_its_worker_has_died(redis: Redis, connection: Conne
 
 def test_another_note_is_kept_as_it_is() -> None:
     assert message_in(b"no note") == (b"no note", "")
+
+
+def test_what_nobody_holds_comes_again_at_each_look(redis: Redis, connection: Connection) -> None:
+    """Not at every tenth one only, as by kombu."""
+    reader = Reader(connection)
+    for tag in ("one", "two"):
+        redis.hset(NOTES, tag, json.dumps([json.loads(message(tag)), "", QUEUE]))
+        redis.zadd(TIMES, {tag: 1})
+        reader.channel.qos.restore_visible()
+        assert redis.hlen(NOTES) == len(reader.messages)
+        assert reader.read() == [tag]
