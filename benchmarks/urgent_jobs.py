@@ -8,7 +8,6 @@ Beside them a job of a few tokens is submitted now and then: at the same priorit
 
 import random
 import re
-import socket
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from benchmarks.harness import Benchmark, main, percentile
 from benchmarks.jobs import PROMPTS, greedy
 from benchmarks.report import Row, Table
 from benchmarks.warm_worker import Queue, warm_worker
+from llama_herd.local.redis_server import free_port
 from llama_herd.tasks.protocol.priority import MAX_PRIORITY, MIN_PRIORITY
 from tests.chaos.harness.patience import wait_until
 
@@ -36,12 +36,6 @@ class Plan:
     num_urgent: int = 150
     few_tokens: int = 8
     pause_s: float = 0.5
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def counted(port: int) -> Mapping[str, float]:

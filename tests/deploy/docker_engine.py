@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from llama_herd.local.redis_server import free_port
 from tests.compose_model import GPU, MAIN, ROOT, SECURE, project
 from tests.engines.servers import PROGRAMS
 
@@ -166,11 +166,6 @@ def _forget_stand_ins() -> None:
         subprocess.run(["docker", "image", "rm", image], check=True, capture_output=True)
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
-
-
 @contextmanager
 def started_engine(folder: Path) -> Iterator[Engine]:
     """The image, built from a copy in this folder. At the end it alone is left, beside images of others."""
@@ -185,7 +180,7 @@ def started_engine(folder: Path) -> Iterator[Engine]:
     for name in ("src", "deploy"):
         left_out = shutil.ignore_patterns("__pycache__", "*.egg-info")
         shutil.copytree(ROOT / name, folder / name, ignore=left_out)
-    made = Engine(folder, f"herd-test-{os.getpid()}", _free_port(), _free_port())
+    made = Engine(folder, f"herd-test-{os.getpid()}", free_port(), free_port())
     made.compose("build", "worker")
     try:
         yield made

@@ -48,10 +48,8 @@ class WorkerProcess(ForkedWorker):
     ) -> None:
         if held_by is not None:
             holder = standstill(held_by, step_s)
-            include, env = (
-                ",".join(filter(None, (include, holder["include"]))),
-                {**(env or {}), **holder["env"]},
-            )
+            include = ",".join(filter(None, (include, holder["include"])))
+            env = {**(env or {}), **holder["env"]}
         read = WorkerSettings.read(redis_url=redis_url, model=model, **settings)
         super().__init__(read, f"{name}@test", log, include=include, env=env)
 

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import socket
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from celery import Celery
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.local.redis_server import EmbeddedRedis, free_port
 from llama_herd.ops.logs import HEAD, JobLine
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.job_fields import JobFields
@@ -132,12 +131,6 @@ def run_jobs(client: Client, redis_url: str) -> None:
         app.send_task(TASK_NAME, kwargs=dict(job), task_id="sent", queue="herd.m", headers=headers)
     for job_id in [*job_ids, "sent"]:
         assert client.result(job_id, timeout_s=30).finish_reason == "length"
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

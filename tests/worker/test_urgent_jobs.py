@@ -14,8 +14,9 @@ from redis import Redis
 from redis.client import PubSub
 from rich.console import Console
 
-from benchmarks.urgent_jobs import counted, free_port
+from benchmarks.urgent_jobs import counted
 from llama_herd.cli.status_view import jobs_view
+from llama_herd.local.redis_server import free_port
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.ledger import Ledger

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -14,7 +13,7 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until
 from tests.cli.batch.batch_command import Answer, BatchCommand
-from tests.local.processes import ForkedWorker
+from tests.local.processes import ForkedWorker, standstill
 
 #: All that it takes for equal texts: the same seeds, and a mode that knows no batch mates.
 OPTIONS = ("--seed", "7")
@@ -46,8 +45,7 @@ def deterministic_workers(
         lease_ms=lease_ms,
         max_attempts=100,
     )
-    env = {"STANDSTILL": str(folder), "STANDSTILL_STEP_S": str(step_s)}
-    may_be_held: dict[str, Any] = {"include": "tests.worker.standstill", "env": env}
+    may_be_held = standstill(folder, step_s)
     workers = [ForkedWorker(settings, f"w{n}@batch", folder / f"w{n}.log", **may_be_held) for n in range(num)]
     try:
         for worker in workers:

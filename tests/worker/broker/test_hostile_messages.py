@@ -25,7 +25,7 @@ from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until
-from tests.local.processes import ForkedWorker, held, kombu_note
+from tests.local.processes import ForkedWorker, held, kombu_note, standstill
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
 
@@ -119,8 +119,7 @@ def worker(
 ) -> Iterator[ForkedWorker]:
     folder = tmp_path_factory.mktemp("log")
     settings = endless_settings.model_copy(update={"redis_url": server.url, "model_name": "m"})
-    include, env = "tests.worker.standstill", {"STANDSTILL": str(folder)}
-    with ForkedWorker(settings, "guarded@test", folder / "log", include=include, env=env) as worker:
+    with ForkedWorker(settings, "guarded@test", folder / "log", **standstill(folder)) as worker:
         yield worker
 
 
