@@ -180,3 +180,18 @@ def test_many_streams_may_be_followed_at_once_in_asyncio(redis_url: str) -> None
             return int(await redis.publish("tokens", "a tale"))
 
     assert asyncio.run(follow()) == NUM_STREAMS
+
+
+@pytest.mark.parametrize(
+    ("url", "asks"),
+    [
+        ("rediss://h", True),
+        ("rediss://h?ssl_cert_reqs=CERT_OPTIONAL", True),
+        ("rediss://:ssl_cert_reqs=none@h", True),
+        ("rediss://h?ssl_cert_reqs=CERT_NONE", False),
+    ],
+)
+def test_the_host_is_compared_unless_no_certificate_is_asked_for(url: str, asks: bool) -> None:
+    """Also by redis-py before 6, which does so only if it is asked to."""
+    for made in (connect(url), connect_async(url)):
+        assert made.connection_pool.connection_kwargs.get("ssl_check_hostname", False) == asks

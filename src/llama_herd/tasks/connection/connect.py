@@ -16,7 +16,13 @@ from redis.retry import Retry
 
 from llama_herd.errors import HerdError, NotPermitted, RedisUnavailable
 from llama_herd.tasks.connection.complaint import is_denied, redis_complaint
-from llama_herd.tasks.connection.redis_url import SentinelUrl, checked_url, is_sentinel, masked
+from llama_herd.tasks.connection.redis_url import (
+    SentinelUrl,
+    asks_for_certificate,
+    checked_url,
+    is_sentinel,
+    masked,
+)
 
 #: A call without an answer for this long has failed. Redis may have run it all the same.
 SOCKET_TIMEOUT_S = 5.0
@@ -57,7 +63,7 @@ def _connection(kind: Any, sentinels: Any, retry: Any, url: str, tries: int, tim
     }
     if not url.startswith("unix:"):  # redis-py rejects it for a socket file
         options["socket_keepalive"] = True
-    if url.startswith("rediss:") and "ssl_cert_reqs=none" not in url:
+    if asks_for_certificate(url):
         options["ssl_check_hostname"] = True  # redis-py 6 does so by itself
     if not is_sentinel(url):
         return kind.from_url(url, **options)

@@ -46,6 +46,12 @@ def hosts_of(parts: SplitResult) -> tuple[tuple[str, int], ...]:
     return found
 
 
+def asks_for_certificate(url: str) -> bool:
+    """Whether the Redis of a checked `rediss://` address must show a certificate that can be trusted."""
+    parts = split_url(url)
+    return parts.scheme == "rediss" and dict(parse_qsl(parts.query)).get("ssl_cert_reqs") != "none"
+
+
 @dataclass(frozen=True)
 class SentinelUrl:
     """The parts of a checked address."""
