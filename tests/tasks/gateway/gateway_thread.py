@@ -18,6 +18,7 @@ from llama_herd.tasks.gateway.context import GatewayContext
 from llama_herd.tasks.gateway.request_log import AnswerCount
 from llama_herd.tasks.gateway.serve import Server
 from llama_herd.tasks.gateway.settings import GatewaySettings
+from llama_herd.tasks.ledger.batch_records import BatchRecords
 from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.reply import Reply
 from tests.tasks.gateway.described import hold_to_description
@@ -70,10 +71,14 @@ class GatewayThread:
         self._server = Server(self._app, read, lambda url: None)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._has_started = threading.Event()
+        #: Held while it looks for batches.
+        self._looking = threading.Lock()
 
     def __enter__(self) -> Self:
         self._thread.start()
         assert self._has_started.wait(PATIENCE_S)
+        feeder = self.context.feeder
+        feeder._look = partial(self._look_alone, feeder._look)  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -85,10 +90,16 @@ class GatewayThread:
     def rest(self) -> None:
         """End a test's answers and batches: they would put jobs into the Redis of the next test."""
         wait_until(lambda: not self.context.concurrency.num_taken, "the answers have ended")
-        for batch in self.context.feeder._leave_all():
-            wait_until(partial(getattr, batch.thread, "ident"), "a batch that was just taken has begun")
-            batch.thread.join(PATIENCE_S)
-            assert not batch.thread.is_alive()
+        feeder = self.context.feeder
+        with self._looking:  # none is taken meanwhile
+            for batch in feeder._leave_all():
+                batch.thread.join(PATIENCE_S)
+                assert not batch.thread.is_alive()
+            feeder._redis.delete(BatchRecords(storage=feeder.storage.id).due_key)  # nor again
+
+    def _look_alone(self, look: Callable[[], None]) -> None:
+        with self._looking:
+            look()
 
     @property
     def context(self) -> GatewayContext:
