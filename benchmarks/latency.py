@@ -70,7 +70,6 @@ def measure(plan: Plan) -> Iterator[Table]:
                 context_tokens=2 * plan.long_prompt,
                 prefix_cache=False,  # a prompt is computed whole here, however often it has come before
                 threads=1,
-                dtype="float32",
             )
         ways = {str(budget): partial(beside, model, budget, plan) for budget in plan.budgets}
         found = in_turns(ways, plan.rounds)

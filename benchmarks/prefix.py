@@ -51,7 +51,7 @@ def run_all(engine: TimedEngine, name: str, plan: Plan) -> Row:
 
 def runs(file: RandomFile, plan: Plan) -> Iterator[Row]:
     with TemporaryDirectory() as folder:
-        fields = {"model": file.write(Path(folder)), "slots": plan.num_jobs, "threads": 1, "dtype": "float32"}
+        fields = {"model": file.write(Path(folder)), "slots": plan.num_jobs, "threads": 1}
         fields["context_tokens"] = 2 * plan.num_prefix
         off = TimedEngine.load(**fields, prefix_cache=False)
         yield {"model": file.shape, "cache": "off", **run_all(off, "first", plan)}

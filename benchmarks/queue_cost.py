@@ -53,7 +53,7 @@ def measure(plan: Plan) -> Iterator[Table]:
             (MEDIUM_Q4_0, plan.medium_tokens, {"model": medium, "context_tokens": plan.context_tokens}),
         ]
         rows = [
-            run(name, greedy(max_tokens), {**fields, "dtype": "auto", "threads": threads}, plan)
+            run(name, greedy(max_tokens), {**fields, "threads": threads}, plan)
             for name, max_tokens, fields in models
             for threads in sorted({max(1, cores - 1), cores})
         ]

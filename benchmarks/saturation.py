@@ -85,7 +85,7 @@ def _measured(case: Case) -> Table:
     threads = len(os.sched_getaffinity(0))
     with TemporaryDirectory() as folder:
         path = case.file.write(Path(folder)) if case.file else BUNDLED_MODEL
-        fields = {"slots": case.slots, "context_tokens": 512, "threads": threads, "dtype": "auto"}
+        fields = {"slots": case.slots, "context_tokens": 512, "threads": threads}
         model = TimedEngine.load(model=path, **fields)
         ways = {name: partial(saturated, model, case, name) for name in case.ways}
         found = in_turns(ways, case.rounds, warm=1)

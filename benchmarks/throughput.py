@@ -3,22 +3,21 @@
     python -m benchmarks.throughput [--write]
 
 Each run keeps its batch full: four jobs for each row, 96 tokens each, greedy, with no end of sequence.
-The floor is the weights' bytes (float32 in memory) read once a step at the measured bandwidth.
+The floor reads the file's weights once a step at the measured bandwidth.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 
 from benchmarks.conditions import read_bandwidth
 from benchmarks.harness import Benchmark, main, timed_s
 from benchmarks.jobs import greedy, prompts
 from benchmarks.peer import generate, load_peer
 from benchmarks.report import Table
+from benchmarks.speed.files import weight_bytes
 from benchmarks.timed_engine import TimedEngine
 from benchmarks.warm_worker import warm_worker
 from llama_herd.model.files.gguf_model import GGUFModel
-from llama_herd.model.files.model_file import expected_shapes
 from llama_herd.ops.settings import BUNDLED_MODEL
 
 
@@ -31,7 +30,7 @@ class Plan:
 
 def engine_alone(num_rows: int, plan: Plan) -> float:
     """Tokens a second of an engine in this process, without a queue."""
-    engine = TimedEngine.load(slots=num_rows, dtype="float32")
+    engine = TimedEngine.load(slots=num_rows)
 
     def run(num_jobs: int) -> float:
         trace = engine.begin()
@@ -60,12 +59,6 @@ def peer(file: GGUFModel, num_rows: int, plan: Plan) -> float:
     return plan.jobs_per_row * num_rows * plan.max_tokens / seconds
 
 
-def step_bytes(file: GGUFModel) -> int:
-    """What every step reads: all weights but the embedding, of which it reads a row."""
-    unread = ("token_embd.weight", "rope_freqs.weight")
-    return 4 * sum(prod(shape) for name, shape in expected_shapes(file.config).items() if name not in unread)
-
-
 def measure(plan: Plan) -> Iterator[Table]:
     bandwidth = read_bandwidth()
     with GGUFModel.open(BUNDLED_MODEL) as file:
@@ -75,7 +68,7 @@ def measure(plan: Plan) -> Iterator[Table]:
                 "engine": engine_alone(num_rows, plan),
                 "queue": through_the_queue(num_rows, plan),
                 "transformers": peer(file, num_rows, plan),
-                "floor": num_rows * bandwidth / step_bytes(file),
+                "floor": num_rows * bandwidth / weight_bytes(BUNDLED_MODEL),
             }
             for num_rows in plan.rows
         ]

@@ -38,7 +38,7 @@ def warm_worker(num_rows: int, sampling: SamplingParams, **changes: object) -> I
     Raises WorkerDied if it ends before it is ready.
     """
     with EmbeddedRedis() as server, TemporaryDirectory() as folder:
-        fields = {"dtype": "float32", **changes, "redis_url": server.url, "slots": num_rows}
+        fields = {**changes, "redis_url": server.url, "slots": num_rows}
         settings = WorkerSettings.read(**fields)
         with (
             TendedWorker(settings, "warm@benchmark", Path(folder) / "log") as worker,
