@@ -31,6 +31,9 @@ from llama_herd.worker.settings import NUM_LOOK_AHEAD
 
 log = structlog.get_logger(__name__)
 
+#: How long Redis waits for messages of some queues, where another may give one once a job of it has ended.
+LEFT_OUT_S = 0.02
+
 
 class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
     """Reads the queues; an unreadable item is put aside instead of ending the loop."""
@@ -142,12 +145,15 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         if self.spoilt.are_due:
             self._look_for_spoilt()
         num_in_hand = self._num_in_hand
-        allowed = self._with_places(num_in_hand) - self.spoilt.names
-        lists = self._order.lists([one for one in self.unpaused_queues if one in allowed], num_in_hand)
+        queues = [one for one in self.unpaused_queues if one not in self.spoilt.names]
+        now = self._places_now.open_to(self.active_queues, num_in_hand)
+        allowed = now & self._with_places_later(num_in_hand)
+        lists = self._order.lists([one for one in queues if one in allowed], num_in_hand)
         if lists:
+            wait_s = (timeout or self.brpop_timeout) if now.issuperset(queues) else LEFT_OUT_S
             self._in_poll = self.client.connection
             self._brpop_sent_at = monotonic()
-            self._in_poll.send_command("BRPOP", *lists, timeout or self.brpop_timeout)
+            self._in_poll.send_command("BRPOP", *lists, wait_s)
         else:
             self.num_polls += 1  # nobody may be asked, so this is no silence
 
@@ -157,15 +163,12 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         requests = reserved_requests if len(self.active_queues) > 1 else ()
         return Counter(request.delivery_info["routing_key"] for request in requests)
 
-    def _with_places(self, num_in_hand: Counter[str]) -> set[str]:
-        """The queues of which one more message may be taken, whether it is for now or for later."""
-        queues, now, later = self.active_queues, self._places_now, self._places_later
-        if len(queues) == 1:
-            return set(queues)  # Celery's own limits do
-        allowed = now.open_to(queues, num_in_hand)
-        if len(self.qos._delivered) > later.num_own:
-            allowed &= later.open_to(queues, self.qos.num_held() - num_in_hand)
-        return allowed
+    def _with_places_later(self, num_in_hand: Counter[str]) -> set[str]:
+        """The queues of which one more message for later may be taken."""
+        queues, later = self.active_queues, self._places_later
+        if len(queues) == 1 or len(self.qos._delivered) <= later.num_own:
+            return set(queues)  # Celery's own limit does
+        return later.open_to(queues, self.qos.num_held() - num_in_hand)
 
     @cached_property
     def _places_now(self) -> QueuePlaces:
