@@ -28,6 +28,7 @@ class Taker:
 
     def __init__(self, connection: Connection) -> None:
         self.in_hand: list[Request] = []
+        self.num_taken = 0
         self._app = make_app(Settings())
         self._app.loader.import_default_modules()
         self.channel: QueueChannel = connection.default_channel
@@ -48,7 +49,9 @@ class Taker:
 
     def take(self, num: int, timeout_s: float = 60) -> list[str]:
         """The queues of the next messages."""
-        for _ in range(num):
+        until = self.num_taken + num
+        self._consumer.qos(prefetch_count=until)  # none is ever acked
+        while self.num_taken < until:
             self._connection.drain_events(timeout=timeout_s)
         return [queue_of(request) for request in self.in_hand[-num:]]
 
@@ -69,6 +72,7 @@ class Taker:
     def _take(self, message: Message) -> None:
         request = Request(message, app=self._app, task=self._app.tasks[TASK_NAME])
         self.in_hand.append(request)
+        self.num_taken += 1
         state.task_reserved(request)
 
 
@@ -150,7 +154,36 @@ def test_a_queue_that_was_left_out_is_asked_again_once_it_has_places(taker: Take
     assert taker.take(1, timeout_s=30) == [NAMES[0]]
 
 
+def num_looks(redis: Redis) -> int:
+    return int(redis.info("commandstats")["cmdstat_brpop"]["calls"])
+
+
+def test_one_look_takes_what_is_a_queues_turn(taker: Taker, redis: Redis) -> None:
+    taker.take(12)
+    taker.settle(NAMES[0])
+    before = num_looks(redis)
+    assert taker.take(4) == [NAMES[0]] * 4
+    assert num_looks(redis) == before + 1, "the others have four in hand, too, from here on"
+    assert Counter(taker.take(3)) == Counter(NAMES)
+
+
+def test_a_queue_gives_all_at_once_while_no_other_has_any(taker: Taker, redis: Redis) -> None:
+    taker.take(6)
+    redis.delete(*NAMES[1:])
+    before = num_looks(redis)
+    assert taker.take(8) == [NAMES[0]] * 8
+    assert num_looks(redis) == before + 2, "the first one does not tell whether those behind it have any"
+
+
 PLACES = QueuePlaces(num=20, num_own=4)
+
+
+@pytest.mark.parametrize("num_held", range(13))
+def test_as_many_are_left_as_are_open_one_after_the_other(num_held: int) -> None:
+    held, num_taken = Counter(a=num_held, b=2, c=7), 0
+    while "a" in PLACES.open_to("abc", held + Counter(a=num_taken)):
+        num_taken += 1
+    assert PLACES.left_to("a", "abc", held) == num_taken
 
 
 def test_one_queue_alone_may_hold_all_but_what_is_the_others_own() -> None:

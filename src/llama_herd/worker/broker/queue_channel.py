@@ -165,10 +165,15 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
 
     def _with_places_later(self, num_in_hand: Counter[str]) -> set[str]:
         """The queues of which one more message for later may be taken."""
-        queues, later = self.active_queues, self._places_later
-        if len(queues) == 1 or len(self.qos._delivered) <= later.num_own:
-            return set(queues)  # Celery's own limit does
-        return later.open_to(queues, self.qos.num_held() - num_in_hand)
+        queues = self.active_queues
+        if not self._counts_later:
+            return set(queues)
+        return self._places_later.open_to(queues, self.qos.num_held() - num_in_hand)
+
+    @property
+    def _counts_later(self) -> bool:
+        """Whether it matters whose messages are for later: of one queue Celery's own limit does."""
+        return len(self.active_queues) > 1 and len(self.qos._delivered) > self._places_later.num_own
 
     @cached_property
     def _places_now(self) -> QueuePlaces:
@@ -202,13 +207,17 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
     def _take_lot(self) -> None:
         """Take what waits behind the message that was just read, in one round trip.
 
-        A worker of several queues takes one at a time, since each decides which queue comes next. One that
-        stops takes no more: it only reads what Redis has given it already.
+        Of several queues this one gives no more than is its turn, and nothing more where messages for later
+        are counted. A worker that stops takes no more: it only reads what Redis has given it already.
         """
-        if len(self.active_queues) != 1 or self._closing or not self.has_room:
+        if self._closing or not self.has_room or self._counts_later:
             return
-        (queue,) = self.active_queues
-        num = min(MAX_MESSAGES, self.qos.can_consume_max_estimate() or MAX_MESSAGES)
+        queue, num_in_hand = self.queue_read, self._num_in_hand
+        most = min(MAX_MESSAGES, self.qos.can_consume_max_estimate() or MAX_MESSAGES)
+        places = self._places_now.left_to(queue, self.active_queues, num_in_hand)
+        num = self._order.num_in_turn(queue, num_in_hand, min(most, places))
+        if num <= 0:
+            return
         orders = self._order.of_next(queue, num)
         with self.conn_or_acquire() as client:
             lot = run_call(client, take_messages(queue, orders, self.unacked_key, self.unacked_index_key))

@@ -20,8 +20,16 @@ class QueuePlaces:
 
     def open_to(self, queues: Sequence[str], num_held: Mapping[str, int]) -> set[str]:
         """The queues that may give one more message: into a place of their own, or into a common one."""
-        num_free = self.num - sum(max(num_held[queue], self.num_own) for queue in queues)
+        num_free = self._num_free(queues, num_held)
         return {queue for queue in queues if num_free > 0 or num_held[queue] < self.num_own}
+
+    def left_to(self, queue: str, queues: Sequence[str], num_held: Mapping[str, int]) -> int:
+        """How many more messages one of the queues may give."""
+        return max(0, self._num_free(queues, num_held)) + max(0, self.num_own - num_held[queue])
+
+    def _num_free(self, queues: Sequence[str], num_held: Mapping[str, int]) -> int:
+        """Common places that are free."""
+        return self.num - sum(max(num_held[queue], self.num_own) for queue in queues)
 
 
 class QueueOrder:
@@ -34,6 +42,7 @@ class QueueOrder:
         self._num_read = Counter[str]()
         #: By queue: the place of its last message among all.
         self._last_read = Counter[str]()
+        self._asked: list[str] = []  # the queues, as they were asked last
 
     def note(self, queue: str) -> None:
         """Note that a message of this queue was read."""
@@ -46,8 +55,16 @@ class QueueOrder:
         The queue with the fewest messages in hand comes first, equal ones take turns. Messages whose ETA has
         not come are not counted as in hand.
         """
-        ordered = sorted(queues, key=lambda queue: (num_in_hand[queue], self._last_read[queue]))
-        return [queue + lane for queue in ordered for lane in lanes_in_turn(self._num_read[queue])]
+        self._asked = sorted(queues, key=lambda queue: (num_in_hand[queue], self._last_read[queue]))
+        return [queue + lane for queue in self._asked for lane in lanes_in_turn(self._num_read[queue])]
+
+    def num_in_turn(self, queue: str, num_in_hand: Mapping[str, int], most: int) -> int:
+        """How many more messages, and no more than `most`, come from the queue that has just given one.
+
+        Those that were asked before it had none, so it goes on until it has as many in hand as one behind it.
+        """
+        behind = self._asked[self._asked.index(queue) + 1 :]
+        return min([most, *(num_in_hand[other] - num_in_hand[queue] for other in behind)])
 
     def of_next(self, queue: str, num: int) -> list[list[str]]:
         """The lists of one queue, for each of its next `num` messages."""
