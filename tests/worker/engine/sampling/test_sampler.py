@@ -75,7 +75,7 @@ def test_draws_follow_the_reference_distribution(params: SamplingParams) -> None
 def test_draws_by_top_p_follow_it_where_few_tokens_are_looked_at_first(
     params: SamplingParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampler, "NUCLEUS_TOKENS", 3)
+    monkeypatch.setattr(sampler, "NUCLEUS_TOKENS", (2, 3))
     check_distribution(params)
 
 
@@ -159,13 +159,13 @@ def test_logprobs_are_the_models_own_whatever_is_drawn() -> None:
     assert third.top == ()
 
 
-@pytest.mark.parametrize("spread", [4.0, 0.1], ids=["few tokens suffice", "they do not"])
+@pytest.mark.parametrize("spreads", [(4.0,), (0.1,), (4.0, 1.6, 0.1)], ids=["steep", "flat", "mixed"])
 def test_looking_at_few_tokens_first_changes_no_draw_by_top_p(
-    spread: float, monkeypatch: pytest.MonkeyPatch
+    spreads: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logits = torch.randn(64, 5_000, generator=torch.Generator().manual_seed(1)) * spread
+    logits = torch.randn(66, 5_000, generator=torch.Generator().manual_seed(1))
+    logits *= torch.tensor(spreads).repeat(66 // len(spreads))[:, None]
     rows = [drawn_at(SamplingParams(top_p=0.9, min_p=n % 2 * 0.01), n, 3) for n in range(len(logits))]
-    monkeypatch.setattr(sampler, "NUCLEUS_TOKENS", 300)
     few_first = sample(logits, rows)
-    monkeypatch.setattr(sampler, "NUCLEUS_TOKENS", 5_000)
+    monkeypatch.setattr(sampler, "NUCLEUS_TOKENS", ())
     assert few_first == sample(logits, rows)

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.upload import upload
@@ -31,8 +32,8 @@ from llama_herd.worker.engine.sampling.rules import apply_rules, is_ruled, is_ru
 from llama_herd.worker.engine.sampling.scores import Told, sampled_tokens
 from llama_herd.worker.engine.slots import HASH, NUM_PROMPT, SlotRows
 
-#: This many of the likeliest tokens nearly always include all that top_p keeps.
-NUCLEUS_TOKENS = 1024
+#: So many of the likeliest tokens mostly include all that top_p keeps, and so many nearly always.
+NUCLEUS_TOKENS = 64, 1024
 
 
 def sample(
@@ -149,15 +150,31 @@ def _likeliest(scaled: Tensor, rows: Rows[SamplingRow], numbers: Numbers) -> tup
 def _sorted_nucleus(scaled: Tensor, total: Tensor, rows: Rows[SamplingRow]) -> tuple[Tensor, Tensor]:
     """The likeliest tokens in order, at least as many as top_p keeps: values and ids, (B, N) each.
 
-    On a CPU a few are tried first: sorting the whole vocabulary takes many times as long. On a GPU the check
-    whether they suffice would make the host wait for the device.
+    On a CPU a few are tried first, and more in the rows for which they do not suffice: sorting the whole
+    vocabulary takes many times as long. On a GPU the check would make the host wait for the device.
     """
-    if scaled.device.type == "cpu" and scaled.shape[-1] > NUCLEUS_TOKENS:
-        values, token_ids = scaled.topk(NUCLEUS_TOKENS, dim=-1)
+    num_tokens = scaled.shape[-1]
+    tries = [num for num in NUCLEUS_TOKENS if num < num_tokens] if scaled.device.type == "cpu" else []
+    first, *others = *tries, num_tokens
+    values, token_ids = _in_order(scaled, first)
+    top_p = _column([row.params.top_p for row in rows], scaled)
+    for num in others:
         reached = (values - total).exp().sum(dim=-1, keepdim=True)
-        if bool((reached >= _column([row.params.top_p for row in rows], scaled)).all()):
-            return values, token_ids
-    values, token_ids = scaled.sort(dim=-1, descending=True, stable=True)
+        short = (~(reached >= top_p)).squeeze(-1).nonzero().squeeze(-1)
+        if not len(short):
+            break
+        room = (0, num - values.shape[-1])
+        values, token_ids = pad(values, room, value=MINUS_INFINITY), pad(token_ids, room)
+        values[short], token_ids[short] = _in_order(scaled[short], num)
+    return values, token_ids
+
+
+def _in_order(scaled: Tensor, num: int) -> tuple[Tensor, Tensor]:
+    """So many of the likeliest tokens, the first first: values and ids, (B, N) each."""
+    if num < scaled.shape[-1]:
+        values, token_ids = scaled.topk(num, dim=-1)
+    else:
+        values, token_ids = scaled.sort(dim=-1, descending=True, stable=True)
     return values, token_ids
 
 
