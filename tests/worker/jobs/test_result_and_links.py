@@ -17,6 +17,7 @@ from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.celery_config import insist_on_results
+from llama_herd.worker.broker.result_backend import settling
 from tests.chaos.harness.patience import wait_until
 from tests.worker.jobs.celery_app import app_of_worker
 
@@ -87,6 +88,18 @@ def test_a_link_that_redis_has_no_room_for_is_offered_until_it_has(worker_app: C
     telling.join()
     assert worker_app.backend.get_state("job") == "SUCCESS"
     assert redis.llen("next") == 1
+
+
+@pytest.mark.parametrize("num", [1, 3])
+def test_nobody_listens_for_the_results_of_links_that_were_sent(
+    worker_app: Celery, redis: Redis, num: int
+) -> None:
+    """Redis would keep for the worker what it answers to that, since nobody reads it."""
+    redis.config_resetstat()
+    with settling("job", None):
+        traced(worker_app, ended_well(), callbacks=[worker_app.signature("then", queue="next")] * num)
+    assert redis.llen("next") == num
+    assert "cmdstat_subscribe" not in redis.info("commandstats")
 
 
 def test_a_link_into_a_key_that_is_no_queue_fails_the_task_at_once(worker_app: Celery, redis: Redis) -> None:

@@ -141,6 +141,13 @@ def settling(job_id: str, life_s: int | None) -> Iterator[None]:
 class ResultBackend(OnePool, ChordClaims, RedisBackend):  # type: ignore[misc]
     """Celery's results and chords in Redis."""
 
+    def on_task_call(self, *_: Any) -> None:
+        """Do nothing: Celery would listen for the result of each task that is sent, before anybody waits."""
+
+    def add_pending_result(self, result: Any, *args: Any, **options: Any) -> Any:
+        """Listen for a result, unless it is that of a link: Redis would keep what nobody reads."""
+        return result if _SETTLING.get() else super().add_pending_result(result, *args, **options)
+
     def _store_result(
         self,
         task_id: str,
@@ -202,9 +209,6 @@ class Remote:
 
     def _params_from_url(self, *args: Any, **options: Any) -> dict[str, Any]:
         return {**super()._params_from_url(*args, **options), **REMOTE}  # type: ignore[misc]
-
-    def on_task_call(self, *_: Any) -> None:
-        """Do nothing: Celery would listen for the result of each link that is sent, which nobody reads."""
 
     def mark_as_done(self, *args: Any, **options: Any) -> None:
         """Store a result. Celery has sent the links before."""
