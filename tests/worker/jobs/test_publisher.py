@@ -93,6 +93,17 @@ def test_a_cancelled_job_gets_its_end_and_nothing_else(desk: Desk) -> None:
     assert desk.ended == ["job"]
 
 
+def test_a_start_that_a_cancel_forestalls_counts_as_none(desk: Desk) -> None:
+    attempt = desk.open("job")
+    run_call(desk.redis, desk.ledger.cancel("job"))
+    desk.start(attempt)
+    desk.send()
+    (end,) = desk.events("job")
+    assert isinstance(end, End)
+    assert (end.finish_reason, end.attempts) == ("cancelled", 0)
+    assert desk.redis.hget(desk.ledger.job_key("job"), "starts") == b"0"
+
+
 def test_an_end_that_races_a_cancel_stands(desk: Desk) -> None:
     attempt = desk.open("job")
     desk.say(attempt, 1)

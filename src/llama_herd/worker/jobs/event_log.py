@@ -340,6 +340,8 @@ class EventLog:
         while self._sent and self._sent[-1].entry.seq > seq:
             _, entry, self._text_hash = self._sent.pop()
             event = parse_event(entry.event)
+            if isinstance(event, Started):
+                self._num_starts, self._has_started = event.attempt - 1, False
             if isinstance(event, Token):
                 choice = event.choice or 0
                 self._outputs[choice].num_ids -= entry.num_ids
