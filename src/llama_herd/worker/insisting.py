@@ -5,6 +5,7 @@ from time import sleep
 from typing import TypeVar
 
 import structlog
+from redis.exceptions import ResponseError
 
 from llama_herd.tasks.connection.temporary_errors import is_temporary
 
@@ -24,6 +25,14 @@ def refuse_lasting(error: Exception) -> None:
     """Raise an error that will not pass by itself."""
     if not is_temporary(error):
         raise error
+
+
+def lasting(answers: list[T | ResponseError]) -> list[T | ResponseError]:
+    """Raise the first error among answers that may pass by itself: then all is asked again."""
+    for answer in answers:
+        if isinstance(answer, ResponseError) and is_temporary(answer):
+            raise answer
+    return answers
 
 
 def insist(

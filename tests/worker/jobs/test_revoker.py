@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from celery import Celery
-from redis import Redis
+from redis import ConnectionError, Redis
 from structlog.testing import capture_logs
 
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope, queue_name
 from llama_herd.tasks.settings import Settings
@@ -22,6 +23,8 @@ pytestmark = pytest.mark.redis
 
 MAX_BYTES = 65_536
 JOB = GenerationJob(prompt="a tale")
+#: In the year 2100.
+LATER_MS = 4_102_444_800_000
 
 
 class Post:
@@ -42,9 +45,10 @@ class Post:
     def channel(self) -> str:
         return self.revoker.channel_of(self.tenancy)
 
-    def submit(self, redis: Redis, job_id: str) -> None:
+    def submit(self, redis: Redis, job_id: str, **fields: object) -> None:
         queue = queue_name("m", self.ledger.tenant)
-        run_call(redis, self.ledger.submit(job_id, JOB, Envelope.for_job(job_id, queue)))
+        job = JOB.model_copy(update=fields)
+        run_call(redis, self.ledger.submit(job_id, job, Envelope.for_job(job_id, queue)))
 
     @contextmanager
     def heard(self, redis: Redis) -> Iterator[None]:
@@ -130,6 +134,45 @@ def test_it_listens_again_after_redis_has_hung_up(redis: Redis, redis_url: str) 
         # redis-py may subscribe by one more connection, and give it up: what Redis counts tells too little.
         wait_until(lambda: app.control.revoke("known") or post.cancelled, "it hears who revokes again")
     assert post.cancelled == ["known"]
+
+
+def test_a_revoke_is_obeyed_once_a_full_redis_has_room(redis: Redis, redis_url: str) -> None:
+    """Nobody sends it again."""
+    post = Post(redis)
+    post.submit(redis, "known")
+    redis.config_resetstat()
+    with post.heard(redis):
+        redis.config_set("maxmemory", 1)
+        try:
+            app_of(redis_url).control.revoke("known")
+            wait_until(lambda: "errorstat_OOM" in redis.info("errorstats"), "it is refused")
+        finally:
+            redis.config_set("maxmemory", 0)
+        wait_until(lambda: post.cancelled, "it is obeyed")
+    assert post.cancelled == ["known"]
+    assert redis.hget(post.ledger.job_key("known"), "state") == b"cancelled"
+
+
+def test_celery_is_told_of_a_job_whose_end_was_written_but_not_answered(
+    redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message of one that is not due yet never comes, so no worker would tell it later."""
+    post = Post(redis)
+    post.submit(redis, "known", not_before=LATER_MS)
+    lost: list[object] = []
+
+    def lose_the_first(*args: Any) -> Any:
+        answers = run_calls(*args)
+        if not lost:
+            lost.append(answers)
+            raise ConnectionError("reply lost")
+        return answers
+
+    monkeypatch.setattr("llama_herd.worker.jobs.revoker.run_calls", lose_the_first)
+    with post.heard(redis):
+        revoke(app_of(redis_url), "known", "unknown")
+    assert post.cancelled == ["known"]
+    assert "unknown" in post.remembered
 
 
 def test_a_user_who_may_not_listen_is_told_so_once(redis: Redis, redis_url: str) -> None:

@@ -18,7 +18,6 @@ from structlog.contextvars import bound_contextvars
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
-from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.generate import correct_state
 from llama_herd.tasks.ledger.answers import Busy, Settled, Settling, StreamPart
 from llama_herd.tasks.ledger.redis_call import RedisCall, raise_if_error, run_call, run_calls
@@ -27,7 +26,7 @@ from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.broker.delivery import Debt, Delivery
 from llama_herd.worker.broker.result_backend import storing_error
 from llama_herd.worker.broker.result_server import RESULT_SERVER, ResultsAway
-from llama_herd.worker.insisting import Stopped, insist
+from llama_herd.worker.insisting import Stopped, insist, lasting
 from llama_herd.worker.jobs.tenancy import Tenancy
 
 log = structlog.get_logger(__name__)
@@ -225,7 +224,7 @@ class Finisher:
         calls: list[RedisCall[Any]] = [
             call for one in asking for call in (one.ask, one.tenancy.reader.part(one.job_id))
         ]
-        answers = _lasting(run_calls(self._redis, calls))
+        answers = lasting(run_calls(self._redis, calls))
         for one, turn, first in zip(asking, answers[::2], answers[1::2], strict=True):
             begun[one.token] = turn if isinstance(turn, ResponseError) else Begun(turn, first)
             if isinstance(turn, Settling):
@@ -305,7 +304,7 @@ class Finisher:
     def _note_settled(self, told: Rows[Settlement]) -> list[bool | ResponseError]:
         """Note that later messages of these jobs need nothing. Returns of each whether it was purged."""
         calls = [one.tenancy.settle(one.job_id) for one in told]
-        return _lasting(run_calls(self._redis, calls))
+        return lasting(run_calls(self._redis, calls))
 
     def _close(self, settlement: Settlement, is_purged: bool | Exception) -> None:
         """Forget the result of a purged job: ours may have been stored just after the purge."""
@@ -314,14 +313,6 @@ class Finisher:
         if is_purged:
             self._insist(_delete_result, settlement.tenancy, settlement.job_id)
         _acknowledge(settlement.deliveries[1:])
-
-
-def _lasting(answers: list[T | ResponseError]) -> list[T | ResponseError]:
-    """Raise the first error that may pass by itself: then all is asked again."""
-    for answer in answers:
-        if isinstance(answer, ResponseError) and is_temporary(answer):
-            raise answer
-    return answers
 
 
 def _acknowledge(deliveries: Rows[Delivery | Debt]) -> None:

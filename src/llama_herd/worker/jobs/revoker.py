@@ -7,7 +7,6 @@ import json
 import threading
 from collections.abc import Callable, Sequence as Rows
 from contextlib import suppress
-from functools import partial
 from time import monotonic
 from typing import Annotated, Any, Literal
 from uuid import UUID, uuid4
@@ -21,7 +20,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_calls
 from llama_herd.tasks.protocol.job import is_job_id
 from llama_herd.worker.broker.celery_config import has_mailbox
-from llama_herd.worker.insisting import Stopped, insist
+from llama_herd.worker.insisting import Stopped, insist, lasting
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 
 log = structlog.get_logger(__name__)
@@ -118,7 +117,7 @@ class Revoker(threading.Thread):
         tenancies: Tenancies,
         on_cancelled: Callable[[Tenancy, str], None],
     ) -> None:
-        """`on_cancelled(tenancy, job_id)`: no worker ran the job, so nobody else tells Celery."""
+        """`on_cancelled(tenancy, job_id)`: no worker ran the job, so perhaps nobody else tells Celery."""
         super().__init__(name="revoker", daemon=True)
         self._redis = tenancies.redis
         self._worker = worker
@@ -194,12 +193,23 @@ class Revoker(threading.Thread):
                 self._on_cancelled(tenancy, job_id)
 
     def _cancelled(self, job_ids: Rows[str], ledger: Ledger) -> Rows[Cancellation | ResponseError]:
-        """The answers of the ledger, as soon as Redis gives them; none once the worker stops."""
+        """The answers of the ledger, as soon as Redis gives them; none once the worker stops.
+
+        A job that had ended when it was asked again counts as cancelled: the first time may have done it.
+        """
         calls = [ledger.cancel(job_id, "revoked") for job_id in job_ids]
+        num_asked = 0
+
+        def cancel() -> list[Cancellation | ResponseError]:
+            nonlocal num_asked
+            num_asked += 1
+            return lasting(run_calls(self._redis, calls))
+
         if not self._is_stopping.is_set():
             with suppress(Stopped):
-                cancel = partial(run_calls, self._redis, calls)
-                return insist(cancel, "a revoke", judge=_judge, pause=self._is_stopping.wait)
+                answers = insist(cancel, "a revoke", judge=_judge, pause=self._is_stopping.wait)
+                may_be_ours = Cancellation.FINISHED if num_asked > 1 else Cancellation.CANCELLED
+                return [Cancellation.CANCELLED if one is may_be_ours else one for one in answers]
         return [Cancellation.UNKNOWN] * len(job_ids)
 
 
