@@ -12,6 +12,7 @@ import pytest
 from celery import Celery
 from redis import Redis
 from redis.exceptions import RedisError
+from structlog.testing import capture_logs
 
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
@@ -250,6 +251,28 @@ def test_a_debt_whose_record_others_have_spoilt_ends(
     wait_until(lambda: num_owed(herd) == 0, "nothing is owed")
     states = {name: tenancy.app.backend.get_state(name) for name in ("text", "list", "body", "gone")}
     assert states == {"text": "SUCCESS", "list": "SUCCESS", "body": "SUCCESS", "gone": "FAILURE"}
+
+
+@pytest.mark.parametrize("part", ["owed", "record"])
+def test_what_cannot_be_owed_since_others_have_spoilt_a_key_ends_no_worker(
+    herd: Herd, finisher: Finisher, tenancy: Tenancy, results: EmbeddedRedis, part: str
+) -> None:
+    ended(herd, "job")
+    key = herd.ledger.key("owed") if part == "owed" else herd.ledger.job_key("job")
+    kept = herd.redis.dump(key)
+    herd.redis.delete(key)
+    herd.redis.set(key, "somebody else's")
+    results.stop()
+    held = Held(tenancy.app, "job")
+    with capture_logs() as lines:
+        finisher.settle(tenancy, "job", [held])
+        wait_until(lambda: any("cannot be owed" in line["event"] for line in lines), "it is told")
+    assert not held.is_acked.is_set()
+    herd.redis.delete(key)
+    if kept is not None:
+        herd.redis.restore(key, 0, kept)
+    assert held.is_acked.wait(60), "the message stays for ever"
+    assert num_owed(herd) == 1
 
 
 def test_an_id_that_another_job_has_by_now_is_not_owed(herd: Herd, payer: Payer) -> None:

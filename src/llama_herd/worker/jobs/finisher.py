@@ -18,6 +18,7 @@ from structlog.contextvars import bound_contextvars
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
+from llama_herd.tasks.connection.temporary_errors import redis_message
 from llama_herd.tasks.generate import correct_state
 from llama_herd.tasks.ledger.answers import Busy, Settled, Settling, StreamPart
 from llama_herd.tasks.ledger.redis_call import RedisCall, raise_if_error, run_call, run_calls
@@ -237,7 +238,12 @@ class Finisher:
         with self._reporting:  # a report from now on would take the turn again
             self._settling.pop(settlement.token, None)
         owe = tenancy.ledger.owe(job_id, OWED_MS, has_sent_links=away.has_sent_links)
-        self._insist(run_call, self._redis, owe)
+        try:
+            self._insist(run_call, self._redis, owe)
+        except RedisError as error:  # as of a key that somebody has spoilt: the message is still needed
+            log.error("job's result cannot be owed, trying again", error=redis_message(error))
+            self._later.append((monotonic() + OWED_MS / 1000, settlement))
+            return
         log.info("job's result is owed")
         _acknowledge(deliveries)
 
