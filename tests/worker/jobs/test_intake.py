@@ -23,6 +23,7 @@ from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.interface import SampledToken, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
+from llama_herd.worker.jobs.intake import LostJob
 from llama_herd.worker.jobs.publisher import Publisher
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -110,6 +111,23 @@ def test_a_job_on_its_last_attempt_waits_until_it_is_alone(
     service.take(SentMessage("suspect"))
     wait_until(partial(end_of, redis, ledger, "suspect"), "the end of the suspect")
     assert end_of(redis, ledger, "mate") is not None
+
+
+def test_a_lost_job_whose_record_others_have_spoilt_is_let_go(
+    redis: Redis, service: Service, gate: threading.Event
+) -> None:
+    """It would be claimed again and again, and keep its place for ever."""
+    run_call(redis, Ledger().submit("job", JOB, Envelope.for_job("job", "herd.tiny")))
+    message, claims = SentMessage("job"), service.tenancies["default"].claims
+    service.take(message)
+    wait_until(lambda: run_call(redis, Ledger().read("job")), "it runs")
+    attempt = claims.get("job")
+    assert attempt is not None
+    redis.delete(Ledger().job_key("job"))
+    redis.set(Ledger().job_key("job"), "somebody else's")
+    service._intake.put(LostJob(attempt))
+    wait_until(lambda: message.num_done, "its message is done with")
+    assert not claims
 
 
 def test_a_job_on_record_is_run_whatever_another_message_of_its_id_asks_for(

@@ -179,12 +179,15 @@ class Intake(threading.Thread):
         attempt, tenancy = lost.attempt, self._tenancies.for_attempt(lost.attempt)
         if attempt.is_over:
             return
+        answer: ClaimAnswer | ResponseError
         try:
             run_call(self._redis, tenancy.release(attempt, has_died=True))
             answer = run_call(self._redis, tenancy.claim(attempt.job_id))
-        except RedisError:
-            self._put_off(lost, RETRY_S)
-            return
+        except RedisError as error:
+            if not isinstance(error, ResponseError) or is_temporary(error):
+                self._put_off(lost, RETRY_S)
+                return
+            answer = error
         if tenancy.claims.end(attempt):
             first, *others = attempt.deliveries
             self._act_or_end(first, answer)
