@@ -88,8 +88,8 @@ def test_a_job_cancelled_while_its_worker_is_dead_is_ended_by_the_next_one(herd:
     assert {result.finish_reason for result in herd.jobs.results()} == {"cancelled"}
 
 
-def test_a_job_that_celery_ends_ends_for_subscribers_too(herd: Herd) -> None:
-    """Its message has expired by the time that the dead worker's successor gets it: Celery revokes it."""
+def test_a_job_that_began_in_time_goes_on_though_celery_would_end_it(herd: Herd) -> None:
+    """Its message has expired by the time that the dead worker's successor gets it."""
     (victim,) = herd.start_workers(1)
     expires_s = time() + 2
     job_id = send_expiring(herd, 2, LONG)
@@ -98,5 +98,4 @@ def test_a_job_that_celery_ends_ends_for_subscribers_too(herd: Herd) -> None:
     wait_until(lambda: time() > expires_s + 1, "expired")
     herd.start_workers(1)
     (result,) = herd.jobs.results()
-    assert result.finish_reason == "deadline"
-    assert len(result.ids) >= 10
+    assert (result.finish_reason, result.attempts) == ("length", 2)

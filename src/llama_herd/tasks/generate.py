@@ -13,7 +13,7 @@ from celery import Task
 from celery.app.trace import build_tracer
 from celery.backends.base import Backend
 from celery.exceptions import Ignore
-from celery.states import FAILURE, READY_STATES, REVOKED, STARTED, SUCCESS
+from celery.states import FAILURE, READY_STATES, STARTED
 from celery.utils.nodenames import gethostname
 
 from llama_herd.error_code import ErrorCode
@@ -160,19 +160,7 @@ def store_failure(job_id: str, error: GenerationError, backend: Backend) -> None
         backend.store_result(job_id, error, FAILURE)
 
 
-def correct_state(result: Result, task: Task) -> None:
-    """Store REVOKED for a job that was cancelled, and replace it if the job ended otherwise.
-
-    Celery stores it by itself for a message that has expired, which is a deadline here. It also stores it for
-    a task that is revoked just after its job has ended.
-    """
-    backend = task.backend
-    status = backend.get_task_meta(result.job, cache=False)["status"]
-    if result.finish_reason == "cancelled" and status not in READY_STATES:
-        backend.mark_as_revoked(result.job, "cancelled")
-    if status != REVOKED or result.finish_reason == "cancelled":
-        return
-    try:
-        backend.store_result(result.job, _told(task.name, result), SUCCESS)
-    except (GenerationError, DeadlineExceeded) as error:
-        backend.store_result(result.job, error, FAILURE)
+def store_revoked(job_id: str, backend: Backend) -> None:
+    """Store REVOKED for a job without a message, unless Celery already knows how it ended."""
+    if backend.get_task_meta(job_id, cache=False)["status"] not in READY_STATES:
+        backend.mark_as_revoked(job_id, "cancelled")

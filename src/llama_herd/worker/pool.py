@@ -214,9 +214,10 @@ class EnginePool(BasePool):  # type: ignore[misc]
     def _get_info(self) -> dict[str, Any]:
         return {**super()._get_info(), "engine": self._service.standing.status().model_dump()}
 
-    def _on_revoked(self, sender: Any, request: Any, expired: bool, **_: Any) -> None:
+    def _on_revoked(self, sender: Any, request: Any, **_: Any) -> None:
+        """Have a job ended that runs here; other tasks are ended by Celery."""
         if getattr(sender, "engine_task", False):
-            self._service.end(request.id, request.delivery_info["routing_key"], has_expired=expired)
+            self._service.end(request.id, request.delivery_info["routing_key"])
 
     def _call_soon(self, function: Callable[..., Any], *args: Any) -> None:
         """Run a function on the hub's thread.

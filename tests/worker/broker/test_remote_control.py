@@ -121,3 +121,23 @@ def test_inspect_shows_no_prompt_of_a_bare_message(
     for sent in (running, waiting):
         assert client.result(sent.id, timeout_s=PATIENCE_S).finish_reason == "cancelled"
     assert CANARY not in worker.log
+
+
+def test_a_running_job_is_ended_by_its_stamp_and_one_that_comes_later_too(
+    app: Celery, client: Client, worker: WorkerProcess
+) -> None:
+    def send(stamp: str) -> Any:
+        return app.send_task(TASK_NAME, kwargs=FIELDS, queue=QUEUE, stamped_headers=["lot"], lot=stamp)
+
+    inspect: Inspect = app.control.inspect(timeout=PATIENCE_S, limit=1)
+    with held(worker.log_path.parent, num_tokens=1):
+        running, other = send("a"), send("b")
+        wait_until(lambda: [one["id"] for one in inspect.active()["w@test"]] == [running.id], "it runs")
+        stamps = {"lot": "a"}
+        app.control.revoke_by_stamped_headers(stamps, terminate=True, reply=True, timeout=PATIENCE_S, limit=1)
+        later = send("a")
+    for sent in (running, later):
+        assert client.result(sent.id, wait=True, timeout_s=PATIENCE_S).finish_reason == "cancelled"
+        wait_until(lambda one=sent: one.state == "REVOKED", "Celery knows")  # type: ignore[misc]
+    client.cancel(other.id)
+    assert client.result(other.id, timeout_s=PATIENCE_S).finish_reason == "cancelled"

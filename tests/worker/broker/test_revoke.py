@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -141,14 +142,21 @@ def test_a_message_that_has_expired_before_it_comes_has_an_end(client: Client, a
     assert client.result(sent.id).ids == ()
 
 
-def begun_in_time(client: Client, app: Celery) -> tuple[AsyncResult, datetime]:
-    """A job that runs, and until when it had to begin: soon, or later on a busy machine."""
+def begun_in_time(
+    client: Client, app: Celery, model: str = "endless", max_tokens: int = 4096
+) -> tuple[AsyncResult, datetime]:
+    """A job that runs, and until when it had to begin, which is over: soon, or later on a busy machine."""
+    fields = {"prompt": "a tale", "sampling": {"max_tokens": max_tokens}}
     for patience_s in (0.5, 2, 8):
         late = datetime.now(UTC) + timedelta(seconds=patience_s)
-        sent = app.send_task(TASK_NAME, kwargs=FIELDS, queue=queue_name("endless"), expires=late)
-        if any(isinstance(event, Token) for event in client.stream(sent.id, timeout_s=PATIENCE_S)):
-            return sent, late
-    raise TimeoutError("no job began in time")
+        sent = app.send_task(TASK_NAME, kwargs=fields, queue=queue_name(model), expires=late)
+        stream = client.stream(sent.id, wait=True, timeout_s=PATIENCE_S)
+        if any(isinstance(event, Token) for event in stream):
+            break
+    else:
+        raise TimeoutError("no job began in time")
+    wait_until(lambda: datetime.now(UTC) > late, "too late to begin")
+    return sent, late
 
 
 def test_a_job_that_began_in_time_goes_on_when_its_message_comes_again(
@@ -157,12 +165,29 @@ def test_a_job_that_began_in_time_goes_on_when_its_message_comes_again(
     queue = queue_name("endless")
     with held(worker.log_path.parent, num_tokens=1):
         sent, late = begun_in_time(client, app)
-        wait_until(lambda: datetime.now(UTC) > late, "too late to begin")
         with Redis.from_url(server.url) as redis:
             note = kombu_note(redis, sent.id)[0]
             redis.lpush(queue, json.dumps(note))  # as kombu does after a lost connection
-        wait_until(partial(is_revoked, app, sent.id), "Celery takes it for expired")
         other = app.send_task(TASK_NAME, kwargs=FIELDS, queue=queue, expires=late)
         ends_once(client, other.id, "deadline")
+        assert sent.state == "STARTED"
         client.cancel(sent.id)
     ends_once(client, sent.id, "cancelled")
+
+
+def test_a_job_that_began_in_time_goes_on_at_another_worker(
+    client: Client, app: Celery, server: EmbeddedRedis, worker: WorkerProcess, tmp_path: Path
+) -> None:
+    def another(name: str) -> WorkerProcess:
+        name = f"{name}-{worker.name.partition('@')[0]}"  # not that of one whose report is still there
+        log = tmp_path / f"{name}.log"
+        return WorkerProcess(
+            server.url, worker.settings.model, name, log, held_by=tmp_path, model_name="handed-on"
+        )
+
+    with another("first") as first, held(tmp_path, num_tokens=1):
+        sent, _ = begun_in_time(client, app, "handed-on", max_tokens=9)
+        first.kill()
+    with another("second"):
+        told = sent.get(timeout=PATIENCE_S)
+    assert (told["finish_reason"], told["attempts"], len(told["ids"])) == ("length", 2, 9)

@@ -11,9 +11,7 @@ class SentMessage(Delivery):
 
     def __init__(self, job_id: str, body: bytes = b"[[], {}, {}]", queue: str = "herd.tiny") -> None:
         """With arguments in its body it is of another client."""
-        request: Any = SimpleNamespace(
-            id=job_id, _already_revoked=False, delivery_info={"routing_key": queue}
-        )
+        request: Any = SimpleNamespace(id=job_id, delivery_info={"routing_key": queue})
         headers = {"id": job_id, "properties": {"delivery_tag": f"{job_id}:1:0"}}
         super().__init__(("herd.generate", job_id, headers, body), request, lambda *_: None)
         self.num_done = 0

@@ -21,7 +21,7 @@ from llama_herd.tasks.ledger.answers import Settled
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import FinishReason
-from llama_herd.tasks.protocol.message import TASK_NAME, Envelope
+from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.delivery import Delivery
@@ -75,9 +75,9 @@ def ended(herd: Herd, job_id: str, finish_reason: FinishReason) -> None:
 
 
 @pytest.mark.parametrize(
-    ("finish_reason", "state"), [("length", "SUCCESS"), ("deadline", "FAILURE"), ("cancelled", "REVOKED")]
+    ("finish_reason", "state"), [("length", "PENDING"), ("deadline", "PENDING"), ("cancelled", "REVOKED")]
 )
-def test_a_revoke_that_comes_too_late_does_not_change_what_came_of_the_job(
+def test_of_a_job_without_a_message_celery_is_told_only_that_it_was_revoked(
     herd: Herd,
     finisher: Finisher,
     backend: RedisBackend,
@@ -86,25 +86,19 @@ def test_a_revoke_that_comes_too_late_does_not_change_what_came_of_the_job(
     tenancy: Tenancy,
 ) -> None:
     ended(herd, "late", finish_reason)
-    backend.mark_as_revoked("late", "terminated")
     finisher.settle(tenancy, "late", [])
     finisher.stop()
     assert backend.get_state("late") == state
 
 
-def test_it_is_told_as_the_task_tells_it(
+def test_a_state_that_celery_has_is_left_alone(
     herd: Herd, finisher: Finisher, backend: RedisBackend, tenancy: Tenancy
 ) -> None:
-    herd.submit("late")
-    envelope = Envelope.from_request({"id": "late", "task": "herd.embed"}, None, "herd.tales")
-    herd.redis.hset(herd.ledger.job_key("late"), "envelope", envelope.text)
-    herd.claimed("late")
-    begun, last = started("late", texts=0), end("late", 2, 0, finish_reason="stop")
-    assert herd.kinds("one", begun, last) == ["ok", "ok"]
-    backend.mark_as_revoked("late", "terminated")
+    ended(herd, "late", "cancelled")
+    backend.store_result("late", "said", "SUCCESS")
     finisher.settle(tenancy, "late", [])
     finisher.stop()
-    assert backend.get_result("late")["vectors"] == []
+    assert backend.get_state("late") == "SUCCESS"
 
 
 def test_a_result_that_celery_was_not_to_keep_is_not_kept(

@@ -59,7 +59,8 @@ class JobStatus:
     """How it ended: `stop`, `length`, `cancelled`, `deadline` or `error`. None until then, and of a job that
     an older version has ended."""
     cancel: str | None = None
-    """What was asked for, if that ended it early: `cancelled`, `deadline`; by Celery `revoked`, `expired`."""
+    """What was asked for, if that ended it early: `cancelled`, `deadline`; by Celery `revoked`, and
+    by an older version `expired`."""
     error: Failure | None = None
     """The error that it ended with."""
     ended_ms: int | None = None

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.connection.temporary_errors import is_temporary_text
 from llama_herd.tasks.protocol.events import Event, Failure
-from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.tasks.protocol.priority import NORMAL
 
 
@@ -287,12 +286,11 @@ class JobRecord:
 
 
 class JobOrigin(NamedTuple):
-    """For what model a job is, how often it was started, the id of its sender's trace, and its task."""
+    """For what model a job is, how often it was started, and the id of its sender's trace."""
 
     model: str
     num_starts: int
     trace_id: str | None
-    task: str = TASK_NAME
 
 
 class Place(NamedTuple):

@@ -15,7 +15,7 @@ from llama_herd.tasks.ledger.replies import number, number_or_none, text, text_o
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.events import ANSWER_FIELDS, Event, Failure, parse_event
-from llama_herd.tasks.protocol.message import job_task_of, model_of, trace_id_of
+from llama_herd.tasks.protocol.message import model_of, trace_id_of
 from llama_herd.tasks.protocol.priority import lists_of
 
 #: Start of a stream, as XRANGE takes it.
@@ -92,7 +92,7 @@ class JobReads(Keys):
             queue, starts, envelope = reply
             headers = json.loads(envelope or b"{}").get("headers") or {}
             model = model_of(text(queue or b""), self.tenant)
-            return JobOrigin(model, number(starts), trace_id_of(headers), job_task_of(headers))
+            return JobOrigin(model, number(starts), trace_id_of(headers))
 
         return RedisCall("HMGET", (self.job_key(job_id),), ("queue", "starts", "envelope"), read)
 

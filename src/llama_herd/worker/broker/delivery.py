@@ -12,7 +12,7 @@ from celery.worker.state import task_ready
 from kombu.transport.virtual import QoS
 
 from llama_herd.errors import GenerationError
-from llama_herd.tasks.generate import correct_state, run_tracer, store_failure, store_started
+from llama_herd.tasks.generate import run_tracer, store_failure, store_started
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.protocol.message import job_task_of, trace_id_of
 from llama_herd.tasks.protocol.result import Result
@@ -75,13 +75,8 @@ class Delivery:
         return trace_id_of(self.headers)
 
     @property
-    def is_revoked(self) -> bool:
-        """Whether Celery has ended, announced and acked the task by itself."""
-        return bool(self._request._already_revoked)
-
-    @property
     def ended_by_celery(self) -> Abort | None:
-        """How the job is to end if Celery has found it revoked or expired, and left the rest to us."""
+        """How the job is to end if Celery has found it revoked or expired."""
         reason = self.headers.get(ENDED)
         return None if reason is None else "deadline" if reason == "expired" else "cancelled"
 
@@ -105,12 +100,8 @@ class Delivery:
         """Run Celery's own tracer for the finished job: result, links, chains and signals, then the ack.
 
         life_s: how long the result is kept; None: as Celery's app says. has_sent_links: links and chains are
-        left out. Runs on a finisher thread, since the result backend answers over the network. If Celery has
-        ended the task by itself, only what it stored is corrected.
+        left out. Runs on a finisher thread, since the result backend answers over the network.
         """
-        if self.is_revoked:
-            correct_state(outcome, self._request.task)
-            return
         embed = _without_links(self.message.embed) if has_sent_links else self.message.embed
         with settling(self.job_id, life_s):
             failed, value = run_tracer(self._request.task, self.headers, embed, outcome)

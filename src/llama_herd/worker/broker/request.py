@@ -5,13 +5,13 @@ from math import isfinite
 from time import time
 from typing import Any
 
+from celery import signals
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from celery.worker.request import Request
 from kombu.message import Message
 
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.protocol.message import job_task_of
-from llama_herd.worker.broker.result_backend import is_remote
 
 #: Key in the request dictionary of a job's message: when its `eta` lets it begin (unix ms), if it has one.
 DUE_MS = "herd_due_ms"
@@ -57,17 +57,19 @@ class JobRequest(QuietRequest):
         self._request_dict |= {DUE_MS: read["eta"], REFUSAL: refusal, ENDED: None}
 
     def revoked(self) -> bool:
-        """Whether Celery has ended the job: never where results have a Redis of their own.
+        """Whether Celery has ended the job: never, since only its ledger knows whether it has begun in time.
 
-        Celery would store the end here, on the thread that takes messages. The job ends by its ledger.
+        Celery would also store the end here, on the thread that takes messages.
         """
-        return bool(super().revoked()) and self._already_revoked
+        if self._request_dict[ENDED] is None:  # Celery asks twice, and logs each time
+            super().revoked()
+        return False
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
-        if is_remote(self.task.backend):
-            self._request_dict[ENDED] = "expired" if expired else "revoked"
-        else:
-            super()._announce_revoked(reason, terminated, signum, expired)
+        """Note for the claim why the job is to end; of one that runs here tell the pool."""
+        self._request_dict[ENDED] = "expired" if expired else "revoked"
+        if terminated:
+            signals.task_revoked.send(sender=self.task, request=self._context)
 
     @property
     def time_limit_s(self) -> float | None:

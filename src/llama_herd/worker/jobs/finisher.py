@@ -19,7 +19,7 @@ from structlog.contextvars import bound_contextvars
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.connection.temporary_errors import redis_message
-from llama_herd.tasks.generate import correct_state
+from llama_herd.tasks.generate import store_revoked
 from llama_herd.tasks.ledger.answers import Busy, Settled, Settling, StreamPart
 from llama_herd.tasks.ledger.redis_call import RedisCall, raise_if_error, run_call, run_calls
 from llama_herd.tasks.protocol.events import Event, Timings
@@ -57,8 +57,8 @@ OWED_MS = 2000
 class Settlement(NamedTuple):
     """A job that has its final event, and the messages to settle with its result, or what is owed.
 
-    No messages: Celery has ended the task by itself. `line`: what each line of the log says of the job.
-    `error`: why it can have no final event.
+    No messages: a revoke has ended a job that no worker had. `line`: what each line of the log says of the
+    job. `error`: why it can have no final event.
     """
 
     tenancy: Tenancy
@@ -254,7 +254,7 @@ class Finisher:
             case Exception():
                 raise begun
             case None:
-                self._insist(self._correct, tenancy, job_id)
+                self._insist(self._tell_revoked, tenancy, job_id)
                 return False
             case Begun(Settled()):
                 if isinstance(deliveries[0], Debt):
@@ -297,10 +297,10 @@ class Finisher:
         """Retry until Redis accepts it. Raises Stopped, and any error that will not pass by itself."""
         return insist(lambda: act(*args, **options), "a result", pause=self._is_stopping.wait)
 
-    def _correct(self, tenancy: Tenancy, job_id: str) -> None:
-        """Correct the outcome that Celery has stored by itself, if it is wrong."""
-        task = run_call(self._redis, tenancy.ledger.origin(job_id)).task
-        correct_state(_outcome(list(tenancy.reader.events(job_id))), tenancy.app.tasks[task])
+    def _tell_revoked(self, tenancy: Tenancy, job_id: str) -> None:
+        """Tell Celery of a job that was revoked, though its message may never come."""
+        if _outcome(list(tenancy.reader.events(job_id))).finish_reason == "cancelled":
+            store_revoked(job_id, tenancy.app.backend)
         self._delete_if_purged(tenancy, job_id)
 
     def _delete_if_purged(self, tenancy: Tenancy, job_id: str) -> None:

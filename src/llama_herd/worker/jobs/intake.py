@@ -20,7 +20,6 @@ from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_mes
 from llama_herd.tasks.ledger.answers import (
     Adopt,
     Busy,
-    Cancellation,
     ClaimAnswer,
     Claimed,
     Early,
@@ -30,7 +29,6 @@ from llama_herd.tasks.ledger.answers import (
     Unknown,
     Yours,
 )
-from llama_herd.tasks.ledger.ledger import CancelReason
 from llama_herd.tasks.ledger.redis_call import UnreadableReply, run_call, run_calls
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.priority import urgency_of
@@ -67,11 +65,10 @@ NOTHING = RecordedOutputs.from_events(())
 
 
 class CeleryEnd(NamedTuple):
-    """A job that Celery has ended by itself: revoked or expired. Its stream still needs an end."""
+    """A running job that Celery's remote control has ended."""
 
     job_id: str
     queue: str
-    reason: CancelReason
 
 
 class LostJob(NamedTuple):
@@ -160,19 +157,13 @@ class Intake(threading.Thread):
         heapq.heappush(self._later, (monotonic() + delay_s, next(self._numbers), item))
 
     def _end(self, end: CeleryEnd) -> None:
-        """Give a job that Celery has ended by itself the end of its stream."""
+        """Have a job cancelled; an error that will not pass is that of its record, which ends it too."""
         tenancy = self._tenancies.for_queue(end.queue)
-        cancel = tenancy.ledger.cancel(end.job_id, end.reason)
         try:
-            answer = run_call(self._redis, cancel)
-            if answer is Cancellation.UNKNOWN:
-                self._put_on_record(end.job_id, tenancy)
-                answer = run_call(self._redis, cancel)
-            if answer is not Cancellation.ASKED:
-                line = tenancy.author.line(end.job_id, None, None)
-                self._finisher.settle(tenancy, end.job_id, [], line)
-        except RedisError:
-            self._put_off(end, RETRY_S)
+            run_call(self._redis, tenancy.ledger.cancel(end.job_id, "revoked"))
+        except RedisError as error:
+            if is_temporary(error):
+                self._put_off(end, RETRY_S)
 
     def _claim_lost(self, lost: LostJob) -> None:
         """Claim a job anew whose server has died: that counts against it as a death of this worker would."""
@@ -193,13 +184,6 @@ class Intake(threading.Thread):
             self._act_or_end(first, answer)
             for delivery in others:
                 self._put_off(delivery, 0.0)
-
-    def _put_on_record(self, job_id: str, tenancy: Tenancy) -> None:
-        """Make a record of an unclaimed job that came without our client, so that it can be ended."""
-        envelope = Envelope.from_request({"id": job_id}, None, tenancy.queue)
-        claimed = run_call(self._redis, tenancy.claim(job_id, NO_JOB, envelope))
-        if isinstance(claimed, Claimed):
-            run_call(self._redis, tenancy.ledger.release(job_id, tenancy.owner, claimed.epoch))
 
     def _claim(self, deliveries: Rows[Delivery]) -> None:
         """Claim jobs: the small ones together, each large one by itself."""
@@ -351,12 +335,13 @@ class Intake(threading.Thread):
     def _abort_of(self, delivery: Delivery, claimed: Claimed) -> Abort | None:
         """Why a job must end before it runs, though its record does not say so.
 
-        The ledger knew nothing of it when it was revoked, or its message has expired before it began.
+        The ledger knew nothing of it when it was revoked, or its message has expired before it began. A retry
+        is a beginning.
         """
         if delivery.message.job and delivery.job_id in self._tenancy_of(delivery).revoked:
             return "cancelled"
-        has_begun = delivery.ended_by_celery == "deadline" and claimed.starts
-        return None if has_begun else delivery.ended_by_celery
+        goes_on = claimed.starts and not claimed.retries
+        return None if delivery.ended_by_celery == "deadline" and goes_on else delivery.ended_by_celery
 
     def _recorded(self, delivery: Delivery, first: StreamPart | ResponseError | None) -> RecordedOutputs:
         """Read what earlier attempts have recorded; nothing if not only workers have written the stream."""

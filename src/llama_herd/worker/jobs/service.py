@@ -180,9 +180,9 @@ class Service:
         """Take a message; never blocks."""
         self._intake.put(delivery)
 
-    def end(self, job_id: str, queue: str, *, has_expired: bool) -> None:
-        """Note that Celery has revoked a job of this queue, or found it expired before it ran."""
-        self._intake.put(CeleryEnd(job_id, queue, "expired" if has_expired else "revoked"))
+    def end(self, job_id: str, queue: str) -> None:
+        """Note that Celery's remote control has ended a job of this queue that runs here."""
+        self._intake.put(CeleryEnd(job_id, queue))
 
     @property
     def unheard_s(self) -> float:
