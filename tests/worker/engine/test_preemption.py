@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.simulated_card import Costs, SimulatedRunner
 from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
-from llama_herd.model.prefix_cache import PrefixCache
+from llama_herd.model.prefix_cache import Digest, PrefixCache
 from llama_herd.tasks.protocol.priority import MAX_PRIORITY
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
@@ -18,7 +18,7 @@ from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.examples import for_any
-from tests.worker.engine.test_scheduler import MAX_ROWS, NUM_PAGES, new_scheduler, sequence, step
+from tests.worker.engine.test_scheduler import BUDGET, MAX_ROWS, NUM_PAGES, new_scheduler, sequence, step
 from tests.worker.engine_run import Collector, finish, sequence as job_sequence, with_empty_cache
 from tests.worker.overlapping import Overlapping
 from tests.worker.ways_to_draw import MODES, jobs, said
@@ -127,6 +127,42 @@ def test_who_has_lost_its_place_at_once_is_not_said_to_be_admitted() -> None:
     admitted = scheduler.admit()
     assert sorted(names(admitted)) == ["small", "urgent"]
     assert all(one in scheduler.running and one.slot >= 0 for one in admitted)
+
+
+def keep(prefixes: PrefixCache, one: Sequence, num_pages: int) -> dict[int, Digest]:
+    """Let the cache have the first pages of a prompt; what they hold, by their numbers."""
+    digests = one.digest_pages(num_pages * PAGE_TOKENS)
+    reservation = prefixes.reserve("keeper", num_pages * PAGE_TOKENS, digests)
+    assert reservation is not None
+    held = dict(zip(reservation.pages, digests, strict=True))
+    for page, digest in held.items():
+        prefixes.publish(page, digest)
+    prefixes.release("keeper", digests)
+    return held
+
+
+def test_pages_are_copied_before_one_that_has_its_place_again_overwrites_them() -> None:
+    """It has passed the urgent one, left for it, and gets the pages of which that one has a copy."""
+    prefixes = PrefixCache(Pages(10, consecutive=True))
+    scheduler = Scheduler(prefixes, max_rows=MAX_ROWS, prefill=PrefillBudget(BUDGET))
+    row = sequence("row", 5, 4 * PAGE_TOKENS - 5, token_id=2, priority=-1)
+    urgent = sequence("urgent", PAGE_TOKENS + 5, 6 * PAGE_TOKENS - 5, token_id=3, priority=1)
+    small = sequence("small", 2 * PAGE_TOKENS + 5, PAGE_TOKENS - 5, token_id=4, priority=-1)
+    prefixes.reserve("before", 7 * PAGE_TOKENS, [])
+    holds = keep(prefixes, urgent, 1) | keep(prefixes, small, 2)
+    prefixes.release("before", [])
+    scheduler.submit(row)
+    scheduler.admit()
+    step(scheduler)
+    for one in (urgent, small):
+        scheduler.submit(one)
+    for one in scheduler.admit():
+        assert one.num_cached, "it begins with kept pages"
+        holds |= {target: holds[source] for source, target in one.copies}
+        num_pages = one.num_cached // PAGE_TOKENS
+        assert [holds[page] for page in one.pages[:num_pages]] == one.digests[:num_pages]
+    assert small.num_preemptions == 1
+    assert small in scheduler.running
 
 
 def test_a_start_is_said_once_however_often_a_place_is_lost() -> None:

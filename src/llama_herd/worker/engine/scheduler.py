@@ -103,20 +103,21 @@ class Scheduler:
     def admit(self) -> list[Sequence]:
         """Admit the sequences that there is room for, in the order of the queue, and return them.
 
-        An urgent one takes places of others. Where steps overlap these are free when the last was read, and
-        nobody else is admitted until then.
+        They come in the order of their reservations: a later one may have been given pages that an earlier
+        one copies. An urgent one takes places of others. Where steps overlap these are free when the last was
+        read, and nobody else is admitted until then.
         """
-        admitted: list[Sequence] = []
+        admitted: set[Sequence] = set()
         while True:
             if self._urgent is None:
-                admitted += self._admit_fitting()
+                admitted.update(self._admit_fitting())
                 self._urgent = self._next_urgent()
             if self._urgent is None or self._returning:
                 # One that had passed it may have lost its place again, or have got it twice.
-                return [one for one in dict.fromkeys(admitted) if one in self.running]
+                return [one for one in self.running if one in admitted]
             entry, passed = self._urgent
             if self._free_slots and self._reserve(entry.sequence):
-                admitted.append(self._admit(entry))
+                admitted.add(self._admit(entry))
                 if passed is not None:
                     passed.num_passed += entry.sequence.num_reserved
                 self._urgent = None
