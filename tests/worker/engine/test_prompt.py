@@ -1,5 +1,8 @@
 """What is said of a prompt, and what is done to one that is too long."""
 
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,8 @@ from llama_herd.worker.loading import sequence_maker
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.closeness import assert_close
+from tests.model.tiny_folder import read_tokenizer, write_tiny_tokenizer
+from tests.tiny import BOS_ID
 
 PROMPT_IDS = tuple(5 + 7 * i % 80 for i in range(150))
 TOLERANCE = 1e-4
@@ -122,6 +127,21 @@ def test_a_prompt_is_cut_only_when_asked_for(model: LoadedModel) -> None:
     assert len(cut.prompt_ids) == model.plan.max_length - 4
     assert sequences(model, PROMPT_IDS, truncate_prompt_tokens=6)[0].prompt_ids == list(PROMPT_IDS[-6:])
     assert sequences(model, PROMPT_IDS, truncate_prompt_tokens=150)[0].prompt_ids == list(PROMPT_IDS)
+
+
+def test_a_prompt_of_which_the_tokenizer_makes_nothing_is_refused(model: LoadedModel, tmp_path: Path) -> None:
+    """Nothing could follow it: it would run for ever. If nothing is computed, it is told as it is."""
+    path = write_tiny_tokenizer(tmp_path)
+    file = json.loads(path.read_text())
+    file["normalizer"]["normalizers"].insert(0, {"type": "Strip", "strip_left": True, "strip_right": True})
+    path.write_text(json.dumps(file))
+    maker = replace(model.maker, tokenizer=read_tokenizer(path))
+    job = GenerationJob(prompt=" ", add_special_tokens=False)
+    with pytest.raises(InvalidJob, match=r"^prompt: the model's tokenizer makes no token of it\. Fix: "):
+        maker.sequences("job", job, now_ms=0)
+    told = job.model_copy(update={"echo": True, "sampling": SamplingParams(max_tokens=0)})
+    assert maker.sequences("job", told, now_ms=0)[0].finish_reason == "length"
+    assert maker.sequences("job", GenerationJob(prompt=" "), now_ms=0)[0].prompt_ids == [BOS_ID]
 
 
 def test_a_bos_stays_at_the_front_of_a_prompt_that_is_cut(model: LoadedModel) -> None:

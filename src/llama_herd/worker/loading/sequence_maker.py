@@ -194,8 +194,11 @@ def _check_vocabulary(job: GenerationJob, num_tokens: int) -> None:
 
 
 def _check_length(sequence: Sequence, job: GenerationJob) -> None:
-    """Raise GenerationError for a prompt that fills the context, and InvalidJob for too many scores of it."""
+    """Raise GenerationError for a prompt that fills the context, InvalidJob for none, or too many scores."""
     num_prompt, most = len(sequence.prompt_ids), sequence.max_length
+    if not num_prompt:
+        message = "the model's tokenizer makes no token of it. Fix: another prompt"
+        raise InvalidJob([FieldError(_source(job), message)])
     if num_prompt >= most:
         raise GenerationError(
             ErrorCode.PROMPT_TOO_LONG,
