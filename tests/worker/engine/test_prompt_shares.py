@@ -12,14 +12,16 @@ from llama_herd.worker.engine.prefill_budget import (
     PATIENT_STEPS,
     SMALL_PART,
     LearntBudget,
+    PrefillBudget,
 )
-from llama_herd.worker.engine.scheduler import Scheduler
+from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS, Scheduler
 from tests.examples import for_any
 from tests.worker.engine.test_scheduler import (
     BUDGET,
     MAX_ROWS,
     new_scheduler,
     num_prompt_tokens,
+    scored,
     sequence,
     step,
 )
@@ -117,6 +119,17 @@ def test_a_prompt_that_cannot_wait_goes_before_shorter_ones_that_can() -> None:
     scheduler.admit()
     tokens = {row.sequence.job_id: row.num_tokens for row in scheduler.next_batch()}
     assert tokens == {"decoding": 1, "oldest": 4, "urgent": 60}
+
+
+def test_of_prompts_that_are_scored_a_more_urgent_one_goes_first() -> None:
+    prefixes = PrefixCache(Pages(100, consecutive=True))
+    scheduler = Scheduler(prefixes, max_rows=2, prefill=PrefillBudget(4 * MAX_SCORED_TOKENS))
+    low, urgent = scored("low", 3 * MAX_SCORED_TOKENS), scored("urgent", 2 * MAX_SCORED_TOKENS)
+    urgent.priority = 1
+    for one in (low, urgent):
+        scheduler.submit(one)
+        scheduler.admit()
+    assert [row.sequence.job_id for row in scheduler.next_batch()] == ["urgent"]
 
 
 def test_a_prompt_that_cannot_wait_is_whole_beside_prompts_that_can() -> None:

@@ -370,8 +370,9 @@ def _shares(prefilling: list[Sequence], budget: int, of_oldest: int) -> dict[Seq
     Among these some for the oldest, the rest for the shortest. So no prompt waits for ever for equal ones,
     and a short prompt does not wait for a long one.
     """
-    wanted, shares, left = _wanted_tokens(prefilling), dict.fromkeys(prefilling, 0), budget
-    for _, level in groupby(sorted(prefilling, key=lambda one: -one.priority), key=lambda one: one.priority):
+    in_order = sorted(prefilling, key=lambda one: -one.priority)
+    wanted, shares, left = _wanted_tokens(in_order), dict.fromkeys(in_order, 0), budget
+    for _, level in groupby(in_order, key=lambda one: one.priority):
         oldest, *others = level
         shares[oldest] = min(wanted[oldest], of_oldest, left)
         left -= shares[oldest]
@@ -383,7 +384,7 @@ def _shares(prefilling: list[Sequence], budget: int, of_oldest: int) -> dict[Seq
 
 
 def _wanted_tokens(prefilling: list[Sequence]) -> dict[Sequence, int]:
-    """How many tokens each needs; scored prompts together no more than a step may score."""
+    """How many tokens each needs; scored prompts, the first ones first, no more than a step may score."""
     wanted, left = {}, MAX_SCORED_TOKENS
     for sequence in prefilling:
         wanted[sequence] = sequence.num_uncached
