@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulated_card import Costs, SimulatedEngine, SimulatedRunner
+from benchmarks.simulated_card import PIECES, Costs, SimulatedEngine, SimulatedRunner
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
@@ -17,6 +17,8 @@ from llama_herd.worker.engine.rest import (
 from llama_herd.worker.engine.sequence import Sequence
 
 STEP_S = 1.0
+#: Of steps that take as long, whatever is in them.
+COSTS = Costs(step_s=STEP_S, row_s=0, cached_token_s=0, prompt_s=0, prompt_token_s=0)
 
 
 class Desk:
@@ -104,7 +106,7 @@ def test_a_job_beside_streams_loses_no_step_if_its_start_is_recorded_soon(
     record_steps: float, num_steps: int
 ) -> None:
     """It comes while a step runs, and the next one is its own: the engine's thread on a made-up clock."""
-    runner = SimulatedRunner(Costs(step_s=STEP_S, row_s=0, cached_token_s=0, prompt_s=0, prompt_token_s=0))
+    runner = SimulatedRunner(COSTS)
     one = SimulatedEngine(runner, num_rows=4, most_tokens=64, prefill=PrefillBudget(16))
     engine = one.engine
     one.submit("stream", [1], 40)
@@ -123,3 +125,26 @@ def test_a_job_beside_streams_loses_no_step_if_its_start_is_recorded_soon(
             engine.step()
     took_s = one.drawn_s["is timed"][0] - came_s
     assert took_s == pytest.approx((num_steps - 1 / 2) * STEP_S, abs=0.1 * STEP_S)
+
+
+def test_outputs_that_wait_for_their_prompt_say_nothing_of_how_long_a_start_takes() -> None:
+    """The first one computes it, and the start of all of them is recorded once."""
+    runner = SimulatedRunner(COSTS)
+    one = SimulatedEngine(runner, num_rows=4, most_tokens=64, prefill=PrefillBudget(16))
+    engine, params = one.engine, SamplingParams(max_tokens=20, n=2)
+    one.submit("stream", [1], 40)
+    one.step(3)
+    outputs = [
+        Sequence("several", [2, 3], params, 1, 64, frozenset(), Detokenizer(PIECES), choice=choice)
+        for choice in range(params.n)
+    ]
+    for output in outputs:
+        output.is_confirmed = False
+    engine.submit(*outputs)
+    engine.admit()
+    engine.confirm([output.info for output in outputs])
+    assert [output.has_begun for output in outputs] == [True, False]
+    one.step(1)
+    one.submit("next", [4], 20, is_confirmed=False)
+    engine.admit()
+    assert engine.rest_s == pytest.approx(CONFIRM_STEPS * STEP_S)

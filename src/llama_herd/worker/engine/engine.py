@@ -128,7 +128,8 @@ class Engine:
         for info in infos:
             if sequence := self._sequences.get(info):
                 sequence.is_confirmed = True
-                self._rest.note_confirmed(sequence, self.clock() if at_s is None else at_s)
+                if sequence.has_begun:  # other outputs of its job may not
+                    self._rest.note_confirmed(sequence, self.clock() if at_s is None else at_s)
 
     def abort(self, infos: Iterable[SequenceInfo], reason: Abort) -> None:
         """End sequences at the next step; `dropped` ends them without an output. The first reason stays."""
