@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from llama_herd.local.local_job import LocalJob
+from llama_herd.model.parsers.formats import REASONING_FORMATS
 from llama_herd.tasks.protocol.events import End, Event, StopReason, Token
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.result import Result
+from llama_herd.worker.engine.detokenizer import Detokenizer, ReasoningEnd
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -59,6 +61,19 @@ def test_a_stop_id_is_named_also_if_it_is_the_end_of_sequence(model: LoadedModel
     assert ended(sequence(model, stop_token_ids=words[1:2]), words[:2]) == ("stop", words[1])
     assert ended(sequence(model, stop_token_ids=[EOS_ID]), [EOS_ID]) == ("stop", EOS_ID)
     assert ended(sequence(model), [EOS_ID]) == ("stop", None)
+
+
+@pytest.mark.parametrize("max_tokens", [2, 9])
+def test_a_stop_string_in_what_might_have_become_reasoning_is_named_at_the_end(
+    model: LoadedModel, max_tokens: int
+) -> None:
+    """White space is held until it is known what it leads to."""
+    one = sequence(model, stop=["\n"], max_tokens=max_tokens)
+    end = ReasoningEnd(REASONING_FORMATS["think"], begins_in_reasoning=False)
+    one.detokenizer = Detokenizer(model.tokenizer.pieces, one.params.stop, reasoning_end=end)
+    ids = [*model.tokenizer.encode("\n", add_bos=False), EOS_ID][:max_tokens]
+    assert one.replay(ids) == " "
+    assert (one.finish_reason, one.stop_reason) == ("stop", "\n")
 
 
 def test_the_limit_that_was_met_is_named(tmp_path: Path, words: list[int]) -> None:

@@ -198,14 +198,17 @@ class Sequence:
         may_stop = len(self.ids) > self.params.min_tokens
         is_stop = may_stop and token_id in self.params.stop_token_ids
         text = "" if is_stop else self.detokenizer.write(token_id, may_stop=may_stop)
-        is_end = (may_stop and self._is_eos(token_id)) or self._is_through
-        if is_stop or is_end or self.detokenizer.has_stopped:
+        is_end = is_stop or (may_stop and self._is_eos(token_id)) or self._is_through
+        is_full = len(self.ids) >= self.params.max_tokens or self.length >= self.max_length
+        if is_end or is_full:
+            text += self.detokenizer.finish()  # in which a stop string may show
+        if is_end or self.detokenizer.has_stopped:
             self.finish_reason = "stop"
             self.stop_reason = token_id if is_stop else self.detokenizer.met or None
-        elif len(self.ids) >= self.params.max_tokens or self.length >= self.max_length:
+        elif is_full:
             self.finish_reason = "length"
             self.stop_reason = "max_tokens" if len(self.ids) >= self.params.max_tokens else "context"
-        return text + self.detokenizer.finish() if self.finish_reason else text
+        return text
 
     def end_without_output(self) -> None:
         """End the sequence without an output: its `max_tokens` of 0 are used up."""
