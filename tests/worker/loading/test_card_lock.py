@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from llama_herd.errors import DeviceError
 from llama_herd.worker.loading import neighbours
-from llama_herd.worker.loading.neighbours import own_folder, take_card
+from llama_herd.worker.loading.neighbours import own_folder, process_name, take_card
 
 CARD = "GPU-aaaa-bbbb"
 HOLD = f"""
@@ -86,6 +87,18 @@ def test_without_a_folder_of_our_own_a_worker_starts_all_the_same(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(folder / "not there"))
     take()
+
+
+def test_a_full_disk_keeps_no_worker_from_starting() -> None:
+    take()
+    (note,) = own_folder().glob(f"*/holder-{process_name()}")
+    note.unlink()
+    note.symlink_to("/dev/full")
+    neighbours._held.popitem()[1].close()
+    with capture_logs() as logs:
+        take()
+    assert [entry["log_level"] for entry in logs] == ["warning"]
+    assert CARD in neighbours._held
 
 
 def test_nothing_is_written_where_another_user_has_put_a_link(folder: Path, tmp_path: Path) -> None:

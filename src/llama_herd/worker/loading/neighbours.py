@@ -105,7 +105,10 @@ def take_card(card: str, worker: str, *, is_shared: bool, max_wait_s: float = MA
             "for each worker on it"
         )
     _held[card] = lock
-    (folder / f"holder-{process_name()}").write_text(worker)
+    try:
+        (folder / f"holder-{process_name()}").write_text(worker)
+    except OSError as error:  # a full disk must not keep a worker from starting
+        log.warning("GPU locked, but no other worker will say by whom", reason=str(error))
 
 
 def _got_lock(lock: TextIO, kind: int, max_wait_s: float) -> bool:
