@@ -10,6 +10,7 @@ import torch
 
 from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.model.batch import Batch, Chunk
+from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.interface import StepOutput
@@ -127,6 +128,19 @@ def test_a_prompt_is_cut_only_when_asked_for(model: LoadedModel) -> None:
     assert len(cut.prompt_ids) == model.plan.max_length - 4
     assert sequences(model, PROMPT_IDS, truncate_prompt_tokens=6)[0].prompt_ids == list(PROMPT_IDS[-6:])
     assert sequences(model, PROMPT_IDS, truncate_prompt_tokens=150)[0].prompt_ids == list(PROMPT_IDS)
+
+
+def test_a_prompt_is_cut_to_what_the_cache_has_room_for_if_that_is_less(model: LoadedModel) -> None:
+    maker = replace(model.maker, num_pages=4)
+    room = 4 * PAGE_TOKENS
+    assert room < maker.max_length
+    params = SamplingParams(max_tokens=6, truncate_prompt_tokens=-1)
+    job = GenerationJob(prompt_ids=(9,) * (room + 5), sampling=params, echo=True)
+    (cut,) = maker.sequences("job", job, now_ms=0)
+    assert cut.num_reserved == room
+    told = maker.echoed_prompt(job, cut.prompt_ids)
+    assert told is not None
+    assert told.context_tokens == room, "as the worker's status says, too"
 
 
 def test_a_prompt_of_which_the_tokenizer_makes_nothing_is_refused(model: LoadedModel, tmp_path: Path) -> None:
