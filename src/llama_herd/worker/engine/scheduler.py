@@ -255,14 +255,14 @@ class Scheduler:
 
     def _places_for(self, urgent: Sequence) -> list[Sequence]:
         """The outputs of the youngest of the lowest jobs below a sequence; none if all hold too little."""
-        stay = {(one.tenant, one.job_id) for one in self.running if not _may_leave(one, urgent)}
-        lower = [one for one in self.running if (one.tenant, one.job_id) not in stay]
-        staying = (one for one in self.running if (one.tenant, one.job_id) in stay)
+        stay = {one.job for one in self.running if not _may_leave(one, urgent)}
+        lower = [one for one in self.running if one.job not in stay]
+        staying = (one for one in self.running if one.job in stay)
         num_left = self._prefixes.pages.num_pages - sum(pages_for(one.num_reserved) for one in staying)
         if not lower or pages_for(urgent.num_reserved) > num_left:
             return []
         youngest = min(reversed(lower), key=lambda one: one.priority)
-        return [one for one in lower if one.is_of_one_job_with(youngest)]
+        return [one for one in lower if one.job == youngest.job]
 
     def take_left(self) -> list[Sequence]:
         """The sequences that have lost their places since the last call."""
@@ -345,7 +345,7 @@ class Scheduler:
         """The running outputs of the same job, by admission; none helps who scores the prompt."""
         if sequence.params.n == 1 or sequence.scores_prompt:
             return []
-        return [one for one in self.running if one.is_of_one_job_with(sequence)]
+        return [one for one in self.running if one.job == sequence.job]
 
 
 def _may_leave(sequence: Sequence, urgent: Sequence) -> bool:

@@ -91,9 +91,10 @@ class Sequence:
     def name(self) -> str:
         return self.info.name
 
-    def is_of_one_job_with(self, other: "Sequence") -> bool:
-        """Whether both are outputs of the same job; two tenants may use the same id."""
-        return (self.tenant, self.job_id) == (other.tenant, other.job_id)
+    @property
+    def job(self) -> tuple[str, str]:
+        """Names its job: two tenants may use the same id."""
+        return self.tenant, self.job_id
 
     @property
     def can_wait(self) -> bool:
