@@ -13,10 +13,11 @@ from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Ended, Yours
 from llama_herd.tasks.ledger.dead_letters import MAX_LETTER_BYTES, MAX_LETTERS, DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.sweep import due_for_sweep
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.terms import MAX_NOTES
-from tests.tasks.herd import JOB, QUEUE, Herd, ids, started, sweep
+from tests.tasks.herd import JOB, QUEUE, SWEEP, Herd, ids, started, sweep
 
 pytestmark = pytest.mark.redis
 
@@ -183,6 +184,18 @@ def test_a_dead_message_or_job_can_be_dropped(client: Client, herd: Herd) -> Non
     for name in (letter.number, "zz"):
         with pytest.raises(JobNotFound):
             client.drop(name)
+
+
+def test_a_job_that_was_given_up_counts_for_its_time_only(client: Client, herd: Herd) -> None:
+    poison(herd, "a")
+    sweep(herd)
+    assert client.status().poisoned == 1
+    herd.redis.delete(herd.ledger.job_key("a"), herd.ledger.events_key("a"))  # its time is over
+    herd.redis.zadd("herd:default:quarantine", {"a": 1})
+    herd.redis.hset(SWEEP, "last", 1)
+    assert run_call(herd.redis, due_for_sweep([herd.ledger])) == [True]
+    sweep(herd)
+    assert client.status().poisoned == 0
 
 
 @pytest.mark.long

@@ -25,7 +25,7 @@ SWEEP_MAX_TAKEN = 1_100
 #: Most jobs of each kind that one sweep looks at.
 SWEEP_MAX_LOOKS = 512
 #: A tenant that has none of these keys has nothing to sweep.
-_TO_SWEEP = ("pending", "delayed", "leases", "waiting", "dead", "outbox", "outbox_dead")
+_TO_SWEEP = ("pending", "delayed", "leases", "waiting", "dead", "quarantine", "outbox", "outbox_dead")
 
 _SWEEP = Script("sweep")
 _DUE_FOR_SWEEP = Script("due_for_sweep")
@@ -48,7 +48,8 @@ def sweep_tenant(ledger: Ledger) -> RedisCall[Swept]:
         _SWEEP,
         lambda reply: Swept(tuple(map(text, reply[1:])), held=text(reply[0]) == "held"),
         **ledger.keys_named(
-            "pending", "delayed", "leases", "waiting", "sweep", "dead", "served", "deadlines", "paused"
+            *("pending", "delayed", "leases", "waiting", "sweep", "dead", "served", "deadlines", "paused"),
+            "quarantine",
         ),
         **ledger.ending_keys,
         keys_start=prefix,

@@ -99,7 +99,6 @@ end
 if attempts >= max_attempts then
   key.failed_s = quarantined_s
   write_end(key, id, 'failed', poisoned_tail)
-  redis.call('ZREMRANGEBYSCORE', key.quarantine, '-inf', now - 1000 * quarantined_s)
   redis.call('ZADD', key.quarantine, now, id)
   return {'poison'}
 end

@@ -1,14 +1,15 @@
 -- DUE_FOR_SWEEP: which tenants are to be swept now. For one without anything to sweep the time is noted, and that is all.
 -- needs: clock
 -- args: between_ms# (shortest time between sweeps)
--- list tenants: keys sweep, pending, delayed, leases, waiting, dead, outbox, outbox_dead
+-- list tenants: keys sweep, pending, delayed, leases, waiting, dead, quarantine, outbox, outbox_dead
 -- Answers, one for each tenant: 1 (SWEEP it) | 0
 local now = now_ms()
 
 local function is_due(of)
   local last = tonumber(redis.call('HGET', of.sweep, 'last') or 0)
   if now - last < between_ms and now >= last then return 0 end
-  local num = redis.call('EXISTS', of.pending, of.delayed, of.leases, of.waiting, of.dead, of.outbox, of.outbox_dead)
+  local num = redis.call('EXISTS', of.pending, of.delayed, of.leases, of.waiting, of.dead, of.quarantine, of.outbox,
+    of.outbox_dead)
   if num > 0 then return 1 end
   redis.call('HSET', of.sweep, 'last', now)
   return 0

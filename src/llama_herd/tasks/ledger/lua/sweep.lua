@@ -4,12 +4,12 @@
 -- keys: pending, delayed, leases, waiting, sweep (last: time of the last sweep, hold: do nothing before,
 --       gaps: how many sweeps in a row came late, offset: where among the waiting jobs to look next, awake: since when
 --       some worker sweeps), dead (the letters), served, deadlines, webhook, outbox, outbox_entries, outbox_dead,
---       kept, ended, failed, paused
+--       kept, ended, failed, paused, quarantine
 -- args: keys_start (of a job's keys), record_end, events_end (of the keys of record and events), channels (their prefix),
 --       between_ms# (shortest time between sweeps), gap_ms# (a longer time than this is a gap), lease_ms#, patience_ms#,
 --       max_pushes# (of overtaken messages), max_looks# (at waiting jobs), max_taken# (back, of dead workers),
 --       ended_s# (life of an ended job), failed_s# (its least, if it failed), letter_s# (life of a
---       dead letter), late_tail, cancelled_tail, lost_tail (of the final event: deadline, cancelled, record gone), unserved_tail,
+--       dead letter, and of a quarantined job), late_tail, cancelled_tail, lost_tail (of the final event: deadline, cancelled, record gone), unserved_tail,
 --       unserved_ms# (a job ends after so long if no worker has ever served its queue; 0: never),
 --       away_ms# (longer than this without a sweep, and all workers were away), max_outbox# (messages)
 -- list standing: args queue (that may be without a worker)
@@ -281,5 +281,6 @@ if redis.call('EXISTS', key.pending) == 0 then
   redis.call('DEL', key.waiting)
 end
 redis.call('XTRIM', key.dead, 'MINID', string.format('%.0f', now - 1000 * letter_s))
+redis.pcall('ZREMRANGEBYSCORE', key.quarantine, '-inf', now - 1000 * letter_s)
 pcall(trim_outbox)
 return swept
