@@ -223,6 +223,18 @@ def test_a_job_whose_result_is_owed_counts_for_as_long_as_it_is_kept(herd: Herd)
     assert counts(herd).kept_bytes == 0
 
 
+@pytest.mark.parametrize("keep_s", [60, 30 * 24 * HOUR_S])
+def test_a_debt_lets_a_job_live_longer_and_never_shorter(herd: Herd, keep_s: int) -> None:
+    herd.submit("a", JOB.model_copy(update={"keep_s": keep_s}))
+    end_here(herd, "a")
+    for _ in range(2):
+        run_call(herd.redis, herd.ledger.owe("a", 0, has_sent_links=True))
+        owed_s = max(keep_s, herd.ledger.dead_ttl_s)
+        assert all(owed_s - 5 <= left <= owed_s for left in lives(herd, "a"))
+    run_call(herd.redis, herd.ledger.pay("a"))
+    assert all(keep_s - 5 <= left <= keep_s for left in lives(herd, "a"))
+
+
 @pytest.mark.parametrize("spoilt", ["text", "fields"])
 def test_spoilt_counts_hold_up_no_end_and_no_job(herd: Herd, spoilt: str) -> None:
     herd.submit("a")

@@ -1,5 +1,5 @@
--- OWE: note that Celery could not be told how a job ended, since the Redis of its results is away. The record and the
--- events stay until it is told, though at most for `life_s#`.
+-- OWE: note that Celery could not be told how a job ended, since the Redis of its results is away. Record and events
+-- stay for `life_s#`, or as long as they are kept anyway if that is longer.
 -- needs: clock, kept
 -- keys: job, events, owed, kept
 -- args: id, in_ms# (in how long it is to be told), life_s#, sent_links (1: they need not be sent again)
@@ -7,9 +7,10 @@ local settled, left_ms = redis.call('HGET', key.job, 'settled'), redis.call('PTT
 if settled then return end
 if left_ms >= 0 then
   redis.call('HSETNX', key.job, 'life_ms', left_ms)
-  redis.call('EXPIRE', key.job, life_s)
-  redis.call('EXPIRE', key.events, life_s)
-  recount_kept(key, 1000 * life_s)
+  local life_ms = math.max(left_ms, 1000 * life_s)
+  redis.call('PEXPIRE', key.job, life_ms)
+  redis.call('PEXPIRE', key.events, life_ms)
+  recount_kept(key, life_ms)
   redis.call('HDEL', key.job, 'settling', 'settling_until', 'settling_late')
   if sent_links == '1' then redis.call('HSET', key.job, 'sent_links', 1) end
 end
