@@ -128,6 +128,19 @@ def test_the_result_of_celery_counts_until_it_is_gone_itself(herd: Herd) -> None
     assert counts(herd).kept_bytes == 0
 
 
+def test_a_result_that_is_noted_twice_counts_once(herd: Herd) -> None:
+    """The answer of the first call was lost."""
+    herd.submit("a")
+    end_here(herd, "a")
+    herd.redis.set(herd.ledger.result_key("a"), "x" * 5000, ex=24 * HOUR_S)
+    run_call(herd.redis, herd.ledger.settle("a"))
+    before = counts(herd).kept_bytes
+    run_call(herd.redis, herd.ledger.settle("a"))
+    assert counts(herd).kept_bytes == before
+    run_call(herd.redis, herd.ledger.purge("a"))
+    assert counts(herd).kept_bytes == 0
+
+
 def let_hours_pass(herd: Herd, num: int) -> None:
     """Let all that is counted have been counted so much earlier."""
     for field, value in sorted(herd.redis.hgetall(KEPT).items()):  # into hours that have moved already

@@ -53,12 +53,6 @@ local function note_kept(key, job, events, life_s)
   pcall(count_kept, key, job, 'kept', bytes_of(job) + bytes_of(events), 1000 * life_s)
 end
 
--- Counts the result of a job beside it.
-local function note_kept_result(key)
-  local life_ms = redis.call('PTTL', key.result)
-  if life_ms > 0 then pcall(count_kept, key, key.job, 'kept_result', bytes_of(key.result), life_ms) end
-end
-
 -- Takes back what was counted of a job, as its record notes it.
 local function forget_noted(key, noted)
   local hour, bytes = string.match(noted or '', '^(%d+)/(%d+)$')
@@ -66,6 +60,14 @@ local function forget_noted(key, noted)
     redis.pcall('HINCRBY', key.kept, 'bytes', -bytes)
     if redis.pcall('HINCRBY', key.kept, hour, -bytes) == 0 then redis.pcall('HDEL', key.kept, hour) end
   end
+end
+
+-- Counts the result of a job beside it, in place of one that was stored before.
+local function note_kept_result(key)
+  local life_ms = redis.call('PTTL', key.result)
+  if life_ms <= 0 then return end
+  forget_noted(key, redis.call('HMGET', key.job, 'kept_result')[1])
+  pcall(count_kept, key, key.job, 'kept_result', bytes_of(key.result), life_ms)
 end
 
 -- Takes back all that was counted of a job that is deleted before its time.
