@@ -93,6 +93,18 @@ def test_a_secret_that_is_brought_takes_the_place_of_the_one_before(tenant: Tena
     assert stored(other).secrets_at(0) == (other, SECRET)
 
 
+def test_one_that_still_signs_beside_another_is_ended_at_once(tenant: Tenant) -> None:
+    """Somebody has found out after the change that others know it."""
+
+    def changed(**options: Any) -> WebhookConfig:
+        dialogue = store_webhooks("default", "https://example.com/", (), jobs=True, secret=None, **options)
+        return run_dialogue(tenant.herd.redis, dialogue).config
+
+    first, second = changed(), changed(renews=True)
+    assert second.secrets_at(0) == (second.secret, first.secret)
+    assert changed(overlap_s=0).secrets_at(0) == (second.secret,)
+
+
 def test_what_ended_before_anybody_sends_arrives(tenant: Tenant, redis_url: str) -> None:
     with Receiver() as receiver:
         tenant.set(receiver.url)

@@ -49,8 +49,8 @@ async def store_webhooks(
 ) -> NewWebhooks:
     """Say where a tenant is told of ends. Without `secret` that of before stays, unless `renews`.
 
-    overlap_s: for how long one that does not stay signs beside the new one. Raises BadInput, and
-    RecordUnreadable.
+    overlap_s: for how long one that does not stay signs beside the new one; 0: one from before does not
+    either, from now on. Raises BadInput, and RecordUnreadable.
     """
     try:
         check_webhook_url(url)
@@ -64,7 +64,7 @@ async def store_webhooks(
     chosen = before.secret if before and stays else secret or new_secret()
     now_ms = int(1000 * time())
     config = WebhookConfig(tenant, url, chosen, tuple(sorted(set(hosts))), jobs, now_ms)
-    if before and stays:
+    if before and overlap_s and stays:
         config = replace(config, old_secret=before.old_secret, old_until_ms=before.old_until_ms)
     elif before and overlap_s:
         until_ms = now_ms + int(1000 * overlap_s)
