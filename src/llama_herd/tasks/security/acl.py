@@ -13,7 +13,7 @@ job "*" are the allowed patterns, and its script's text names the allowed comman
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -83,6 +83,8 @@ _OPERATE = command_names(
     """LLEN LRANGE LREM ZCARD ZSCORE ZMSCORE ZREM ZRANGE HGET HMGET HGETALL HSCAN HDEL
     XLEN XRANGE XREVRANGE XREAD XDEL GET MGET DEL"""
 )
+#: Scripts of workers take messages by it; no other script does.
+_TAKE = command_names("RPOP")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -132,7 +134,8 @@ class Acl:
             case Role.WORKER:
                 return self._everything(_CONSUME)
             case Role.OPERATOR:
-                return self._everything(_OPERATE | WAIT) + self._pausing
+                rights = self._everything(_OPERATE | WAIT) + self._pausing
+                return replace(rights, commands=rights.commands - _TAKE)
             case Role.GATEWAY:
                 return self._gateway
             case Role.GATEKEEPER:
