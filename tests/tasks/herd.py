@@ -22,7 +22,7 @@ from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.sweep import sweep_tenant
 from llama_herd.tasks.protocol.events import End, Event, Failure, FinishReason, Started, Token
 from llama_herd.tasks.protocol.job import GenerationJob
-from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.tasks.protocol.message import Envelope, queue_name
 from tests.chaos.harness.patience import wait_until
 
 QUEUE = "herd.tales"
@@ -39,7 +39,8 @@ class Herd:
     ledger: Ledger
 
     def submit(self, job_id: str, job: GenerationJob = JOB) -> None:
-        run_call(self.redis, self.ledger.submit(job_id, job, Envelope.for_job(job_id, QUEUE)))
+        queue = queue_name("tales", self.ledger.tenant)
+        run_call(self.redis, self.ledger.submit(job_id, job, Envelope.for_job(job_id, queue)))
 
     def wait_for_listener(self, job_id: str) -> None:
         """Wait until somebody has subscribed to a job's channel."""

@@ -25,7 +25,7 @@ class Tenant:
     herd: Herd
 
     def set(self, url: str, *hosts: str, jobs: bool = True) -> None:
-        dialogue = store_webhooks("default", url, hosts, jobs=jobs, secret=SECRET)
+        dialogue = store_webhooks(self.herd.ledger.tenant, url, hosts, jobs=jobs, secret=SECRET)
         run_dialogue(self.herd.redis, dialogue)
 
     def end(self, *job_ids: str, webhook: str | None = None, secret: str | None = None) -> None:
@@ -36,7 +36,7 @@ class Tenant:
             run_call(self.herd.redis, self.herd.ledger.cancel(job_id))
 
     def outbox(self) -> list[ListedWebhook]:
-        return run_dialogue(self.herd.redis, list_outbox("default", 10_000))
+        return run_dialogue(self.herd.redis, list_outbox(self.herd.ledger.tenant, 10_000))
 
     def wait_for_dead(self, job_id: str) -> ListedWebhook:
         """The message of a job, once it was given up."""

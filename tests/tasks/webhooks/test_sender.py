@@ -205,6 +205,22 @@ def test_a_dead_host_beside_holds_up_no_other(
         assert sum(one.entry.id[0] == "d" for one in tenant.outbox()) == 200
 
 
+def test_a_tenant_whose_port_is_dead_holds_up_no_other_at_the_same_host(
+    tenant: Tenant, redis: Redis, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "DEPTH", 64)
+    other = Tenant(Herd(redis, Ledger("acme", lease_ms=60_000)))
+    with Silence() as dead, Receiver() as receiver, SenderThread(redis_url, timeout_s=60.0):
+        other.set(f"http://127.0.0.1:{dead.port}/")
+        tenant.set(receiver.url)
+        other.end(*(f"d{number}" for number in range(200)))
+        ended_ms = 1000 * (1 + redis.time()[0])
+        wait_until(lambda: not redis.zcount("herd:acme:outbox", 0, ended_ms), "all are taken, or put off")
+        tenant.end("a")
+        receiver.wait_for(1)
+        assert len(other.outbox()) == 200
+
+
 def test_names_that_nobody_resolves_hold_up_no_other(
     tenant: Tenant, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

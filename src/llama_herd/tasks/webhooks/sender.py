@@ -50,7 +50,7 @@ class PendingWebhook:
 
 
 class HostQueue:
-    """The queue of one host. deliver: makes a try, and returns whether the host has answered at all."""
+    """The queue of a tenant's host. deliver: makes a try, and returns whether the host has answered."""
 
     def __init__(self, deliver: Callable[[PendingWebhook], Awaitable[bool]]) -> None:
         self._deliver = deliver
@@ -175,7 +175,8 @@ class Sender:
         self._is_sending = False
         self._asked_s = self._read_s = float("-inf")
         self._configs: tuple[WebhookConfig, ...] = ()
-        self._queues: dict[str, HostQueue] = {}
+        #: By tenant and host: a tenant may name any port there, also one that never answers.
+        self._queues: dict[tuple[str, str], HostQueue] = {}
         self._slots = asyncio.Semaphore(MAX_TRIES)
         self._complaint = ""
         self._is_stopping = asyncio.Event()
@@ -257,7 +258,7 @@ class Sender:
         outbox, host = Outbox(config.tenant), host_of(entry.url or config.url)
         if refusal := _refusal(config, entry):
             return self._give_up(outbox, entry.failed(refusal))
-        queue = self._queues.setdefault(host, HostQueue(self._deliver))
+        queue = self._queues.setdefault((config.tenant, host), HostQueue(self._deliver))
         room_in_s = queue.take(webhook)
         if room_in_s is None:
             return None
