@@ -148,6 +148,29 @@ def test_what_is_owed_outlives_the_record_and_is_paid_by_another_worker(
     assert 0 < herd.redis.ttl(herd.ledger.events_key("job")) <= TTL_S
 
 
+def test_what_is_owed_is_paid_by_a_worker_whose_results_lie_beside_the_jobs(
+    herd: Herd,
+    finisher: Finisher,
+    tenancy: Tenancy,
+    results: EmbeddedRedis,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Somebody has given the other Redis up, and taken its address away."""
+    results.stop()
+    owe(herd, finisher, tenancy, "job")
+    assert num_owed(herd) == 1
+    RESULT_SERVER.is_away = False  # in the process of another worker
+    monkeypatch.setattr("llama_herd.worker.jobs.payer.LEFT_OVER_INTERVAL_S", 0.05)
+    other = new_tenancy(herd.redis, tenancy.ledger, app=app_of_worker(redis_url), redis_url=redis_url)
+    payer = Payer(alone(other), finisher)
+    payer.start()
+    wait_until(lambda: num_owed(herd) == 0, "it is paid")
+    payer.stop()
+    assert other.app.backend.get_state("job") == "SUCCESS"
+    assert 0 < herd.redis.ttl(herd.ledger.job_key("job")) <= TTL_S
+
+
 def test_links_are_sent_at_once_and_not_again_with_the_result(
     herd: Herd, finisher: Finisher, tenancy: Tenancy, payer: Payer, results: EmbeddedRedis
 ) -> None:

@@ -74,6 +74,12 @@ class Settlement(NamedTuple):
         """The call that asks whether it may be settled here, and reports that this goes on."""
         return self.tenancy.ledger.settling(self.job_id, self.token, SETTLING_MS)
 
+    @property
+    def note(self) -> RedisCall[bool]:
+        """The call that notes that it is settled; it answers whether the job was purged."""
+        is_owed = any(isinstance(one, Debt) for one in self.deliveries)
+        return self.tenancy.settle(self.job_id, is_owed=is_owed)
+
 
 class Begun(NamedTuple):
     """What Redis says of a job that is to be settled: whether it may be, and the beginning of its stream."""
@@ -259,7 +265,7 @@ class Finisher:
             case Begun(Settled()):
                 if isinstance(deliveries[0], Debt):
                     self._insist(self._delete_if_purged, tenancy, job_id)
-                    self._insist(run_call, self._redis, tenancy.settle(job_id))
+                    self._insist(run_call, self._redis, settlement.note)
                 _acknowledge(deliveries)
                 return False
             case Begun(Busy(remaining_ms)):
@@ -309,8 +315,7 @@ class Finisher:
 
     def _note_settled(self, told: Rows[Settlement]) -> list[bool | ResponseError]:
         """Note that later messages of these jobs need nothing. Returns of each whether it was purged."""
-        calls = [one.tenancy.settle(one.job_id) for one in told]
-        return lasting(run_calls(self._redis, calls))
+        return lasting(run_calls(self._redis, [one.note for one in told]))
 
     def _close(self, settlement: Settlement, is_purged: bool | Exception) -> None:
         """Forget the result of a purged job: ours may have been stored just after the purge."""

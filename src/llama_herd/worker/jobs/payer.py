@@ -14,6 +14,8 @@ from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 
 INTERVAL_S = 1.0
+#: The same where results lie beside the jobs: what is owed is left from before somebody set that.
+LEFT_OVER_INTERVAL_S = 15.0
 #: Most results that are handed to the finisher at a time: those of jobs that end now come behind them.
 MAX_DEBTS = 256
 #: Another worker takes a debt that was not paid for this long.
@@ -21,7 +23,10 @@ AGAIN_MS = 15_000
 
 
 class Payer(threading.Thread):
-    """Hands what is owed to the finisher, a part each second. Any worker of a tenant may pay."""
+    """Hands what is owed to the finisher, a part each second. Any worker of a tenant may pay.
+
+    Also one whose results lie beside the jobs: else what is owed when HERD_RESULT_URL is taken away stays so.
+    """
 
     def __init__(self, tenancies: Tenancies, finisher: Finisher) -> None:
         super().__init__(name="payer", daemon=True)
@@ -35,9 +40,10 @@ class Payer(threading.Thread):
         self._is_stopping.set()
 
     def run(self) -> None:
-        while not self._is_stopping.wait(INTERVAL_S):
+        first = self._tenancies.first
+        interval_s = INTERVAL_S if first.settings.keeps_results_elsewhere else LEFT_OVER_INTERVAL_S
+        while not self._is_stopping.wait(interval_s):
             with suppress(RedisError):  # the publisher logs what it is
-                first = self._tenancies.first
                 if RESULT_SERVER.look(_connection(first), first.ledger.results_prefix):
                     for tenancy in self._tenancies:
                         self._pay(tenancy)

@@ -82,7 +82,7 @@ class Service:
         gate = SuspectGate.shared(room) if settings.tenants else SuspectGate(room=room)
         # From the end of a job's way to its beginning, as each part is handed those that come after it.
         self._finisher = finisher = Finisher(redis)
-        self._payer = Payer(tenancies, finisher) if settings.keeps_results_elsewhere else None
+        self._payer = Payer(tenancies, finisher)
         self._publisher = publisher = Publisher(
             tenancies, engine, finisher, lambda attempt: self._intake.put(LostJob(attempt))
         )
@@ -131,8 +131,7 @@ class Service:
         self._heartbeat.start()
         self._sweeper.start()
         self._revoker.start()
-        if self._payer is not None:
-            self._payer.start()
+        self._payer.start()
         self._watchdog.start()
 
     def drain(self, until_s: float, pump: Callable[[], None]) -> None:
@@ -157,8 +156,7 @@ class Service:
         self._publisher.stop()
         self.tenancies.release_all()
         self._heartbeat.stop()
-        if self._payer is not None:
-            self._payer.stop()
+        self._payer.stop()
         self._finisher.stop()
         self._model.close()
         pump()

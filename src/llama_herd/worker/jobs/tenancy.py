@@ -238,9 +238,9 @@ class Tenancy:
             error=failure,
         )
 
-    def settle(self, job_id: str) -> RedisCall[bool]:
+    def settle(self, job_id: str, *, is_owed: bool) -> RedisCall[bool]:
         """The call that notes that Celery knows how a job ended; it answers whether the job was purged."""
-        return self.ledger.pay(job_id) if self._may_owe else self.ledger.settle(job_id)
+        return self.ledger.pay(job_id) if is_owed or self._may_owe else self.ledger.settle(job_id)
 
     @cached_property
     def _may_owe(self) -> bool:
