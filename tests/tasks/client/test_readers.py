@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -297,6 +298,30 @@ def test_one_client_serves_one_loop_after_another(redis_url: str, herd: Herd) ->
     for job_id in ("a", "b", "c"):
         asyncio.run(talk(job_id))
     asyncio.run(client.close())
+
+
+def test_one_client_serves_the_loops_of_several_threads(redis_url: str) -> None:
+    """While one thread looks for loops that are closed, loops of others come and go."""
+    client = AsyncClient(redis_url)
+
+    def ask() -> None:
+        asyncio.run(client.count_jobs())
+
+    class SlowLoop(asyncio.SelectorEventLoop):
+        asks_meanwhile = False
+
+        def is_closed(self) -> bool:
+            if self.asks_meanwhile:
+                self.asks_meanwhile = False
+                with ThreadPoolExecutor() as others:
+                    others.submit(ask).result()
+            return super().is_closed()
+
+    loop = SlowLoop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(client.count_jobs())
+    loop.asks_meanwhile = True
+    ask()
 
 
 NEVER_CLOSED = """

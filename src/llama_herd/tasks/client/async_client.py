@@ -149,8 +149,9 @@ class AsyncClient:
     def _readers(self) -> Readers:
         """The readers of the running loop: no other loop can use their connections."""
         loop = asyncio.get_running_loop()
-        for closed in [one for one in self._readers_by_loop if one.is_closed()]:
-            del self._readers_by_loop[closed]
+        for one in list(self._readers_by_loop):  # those of other threads come and go meanwhile
+            if one.is_closed():
+                self._readers_by_loop.pop(one, None)
         if loop not in self._readers_by_loop:
             self._readers_by_loop[loop] = Readers(self._core.ledger, SharedConnections(self._core.url))
         return self._readers_by_loop[loop]
