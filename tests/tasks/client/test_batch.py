@@ -14,7 +14,7 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.errors import InvalidJob, RedisUnavailable
 from llama_herd.tasks import AsyncClient, BatchItem, BatchRow, Client, GenerationJob
-from llama_herd.tasks.client.batch import client_batch
+from llama_herd.tasks.client.batch import client_batch, window
 from llama_herd.tasks.client.batch.window import (
     HELD_BACK,
     LOOK_AHEAD,
@@ -23,7 +23,7 @@ from llama_herd.tasks.client.batch.window import (
     MIN_WINDOW,
     next_pause_s,
 )
-from llama_herd.tasks.client.lots import MAX_CALL_JOBS, MAX_LOT_BYTES
+from llama_herd.tasks.client.lots import MAX_CALL_JOBS, MAX_LOT_BYTES, PreparedJob, submit_lot
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.script import kept_scripts
@@ -33,6 +33,7 @@ from llama_herd.tasks.protocol.job import GenerationJob as Job
 from llama_herd.tasks.protocol.priority import LOW
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.security.rights import Dialect
+from tests.chaos.harness.patience import wait_until
 from tests.tasks.herd import Herd, commands, end, started
 
 pytestmark = pytest.mark.redis
@@ -337,6 +338,41 @@ def test_cancel_ends_what_is_under_way_and_says_so(client: Client) -> None:
     items = list(batch)
     assert len(items) == 10
     assert {item.failure.code for item in items if item.failure} == {"cancelled"}
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_cancel_while_jobs_are_sent_ends_these_too(
+    client: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    """As another task does it: before the jobs are there, or before their answers are."""
+    batch = client.batch(prompts(5))
+
+    async def cancel_meanwhile(ledger: Ledger, lot: Sequence[PreparedJob]) -> Any:
+        if not is_late:
+            await batch.window.cancel()
+        answers = await submit_lot(ledger, lot)
+        if is_late:
+            await batch.window.cancel()
+        return answers
+
+    monkeypatch.setattr(window, "submit_lot", cancel_meanwhile)
+    assert [item.failure and item.failure.code for item in batch] == ["cancelled"] * 5
+    assert job_keys(redis) == []
+
+
+def test_a_row_is_not_tried_again_once_the_batch_is_cancelled(
+    client: Client, redis_url: str, redis: Redis
+) -> None:
+    batch = client.batch(prompts(1))
+    batch.poll()
+    failure = Failure(code="model_error", message="any", retriable=True)
+    with StandIn(redis_url, verdict=lambda job_id, job: failure):
+        wait_until(lambda: client.count_jobs() == 0, "its job has failed")
+    batch.cancel()
+    items = [item for _ in range(3) for item in batch.poll()]
+    assert [item.failure and item.failure.code for item in items] == ["cancelled"]
+    assert batch.window.is_over
+    assert job_keys(redis) == []
 
 
 def test_the_asyncio_client_does_the_same(redis_url: str, redis: Redis) -> None:

@@ -176,12 +176,15 @@ class BatchWindow:
         self._ready.clear()
 
     async def cancel(self) -> None:
-        """Read no more rows, and cancel the jobs under way. Their items are still to come."""
+        """Read no more rows, and cancel the jobs under way. Their items are still to come.
+
+        A round may be under way, in another task or thread.
+        """
         self.stop()
         self.is_cancelled = True
-        self._ended += (BatchItem(one.row, rejection=_UNSENT) for one in self._waiting)
-        self._waiting.clear()
-        await each([self._core.ledger.cancel(job_id) for job_id in self._under_way])
+        # What waits may be accepted, too, if the answer was lost.
+        job_ids = [*self._under_way, *(one.job_id for one in list(self._waiting))]
+        await each([self._core.ledger.cancel(job_id) for job_id in job_ids])
 
     async def round(self, now_s: float, *, forgets: bool = True) -> list[BatchItem]:
         """Delete the jobs handed out, submit jobs while there is room, and return the items of ended jobs.
@@ -197,7 +200,10 @@ class BatchWindow:
         if now_s >= self._count_at_s:
             await self._count_workers(now_s)
         self._read_rows()
-        if self._waiting and now_s >= self._submit_at_s:
+        if self.is_cancelled:
+            self._ended += (BatchItem(one.row, one.job_id, rejection=_UNSENT) for one in self._waiting)
+            self._waiting.clear()
+        elif self._waiting and now_s >= self._submit_at_s:
             await self._submit(now_s)
         await self._collect_ended()
         items, self._ended = self._ended, []
@@ -279,6 +285,8 @@ class BatchWindow:
         answers = await submit_lot(self._core.ledger, lot)
         for post, answer in zip(lot, answers, strict=True):
             self._note_submission(self._waiting.popleft(), post.named, answer, now_s)
+        if self.is_cancelled:  # meanwhile
+            await self.cancel()
         refusals = [answer for answer in answers if isinstance(answer, ResponseError)]
         if refusals and not self._under_way:
             raise refusals[0]
