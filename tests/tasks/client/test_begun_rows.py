@@ -8,11 +8,13 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.client.batch.begun_rows import BegunRows
+from llama_herd.tasks.client.batch.vector_room import MAX_BYTES, UNKNOWN_VECTOR_BYTES
 from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.text_job import MAX_TEXTS
 from llama_herd.tasks.settings import Settings
 from tests.chaos.harness.patience import wait_until
 
@@ -42,3 +44,13 @@ def test_each_row_that_has_begun_is_found_whatever_is_read_at_once(
             items += run_dialogue(redis, begun.round(monotonic()))
         assert len(worker.answered) == BEGUN
     assert [item.index for item in items if item.failure is None] == [1, 3, 5]
+
+
+def test_more_texts_than_have_room_do_not_hold_up_the_end(redis: Redis, redis_url: str) -> None:
+    core = ClientCore.from_settings(Settings.read(redis_url=redis_url, model_name="tales"))
+    num_rows = 2 * MAX_BYTES // (MAX_TEXTS * UNKNOWN_VECTOR_BYTES)
+    rows = [BatchRow(number, {"kind": "embed", "texts": ["x"] * MAX_TEXTS}) for number in range(num_rows)]
+    begun = BegunRows(core, rows, run_id=RUN, size=num_rows)
+    for _ in range(num_rows):
+        assert run_dialogue(redis, begun.round(monotonic())) == []
+    assert begun.is_over

@@ -29,6 +29,8 @@ class BegunRows(BatchWindow):
             elif is_purged:  # and so it was tried again, under its next id
                 one.number += 1
                 self._waiting.append(one)
+            else:
+                self._room.free([one.row.index])
         self._num_unsubmitted = 0 if any(new) else self._num_unsubmitted + len(new)
         if self._num_unsubmitted > MAX_PARKED:
             self.stop()
