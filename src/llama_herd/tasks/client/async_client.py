@@ -196,10 +196,9 @@ class AsyncClient:
         try:
             async for outcome in self.submit_many(call.jobs):
                 call.note(outcome)
-            found = [await self.result(one, timeout_s=call.left_s, wait=True) for one in call.job_ids]
+            found = [await self.result(one, timeout_s=call.left_s) for one in call.job_ids]
         except BaseException:
-            for job_id in call.accepted:
-                await self.cancel(job_id)
+            await self._run(call.cancel(self._core.ledger))
             raise
         await self._run(call.forget(self._core.ledger))
         return found

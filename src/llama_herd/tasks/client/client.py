@@ -254,10 +254,9 @@ class Client(AbstractContextManager["Client"]):
         try:
             for outcome in self.submit_many(call.jobs):
                 call.note(outcome)
-            found = [self.result(one, timeout_s=call.left_s, wait=True) for one in call.job_ids]
+            found = [self.result(one, timeout_s=call.left_s) for one in call.job_ids]
         except BaseException:
-            for job_id in call.accepted:
-                self.cancel(job_id)
+            self._run(call.cancel(self._core.ledger))
             raise
         self._run(call.forget(self._core.ledger))
         return found

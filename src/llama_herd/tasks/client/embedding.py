@@ -1,5 +1,6 @@
 """Vectors and ranks of any number of texts: as many jobs as that takes, and what they come to."""
 
+import uuid
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.tasks.client.arguments import checked_seconds
 from llama_herd.tasks.client.lots import SubmitOutcome
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import together
+from llama_herd.tasks.ledger.redis_call import each, together
 from llama_herd.tasks.protocol.given import checked_items, checked_kind
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.text_job import count_from, counted_from, num_texts_of
@@ -48,23 +49,21 @@ def all_floats(results: Iterable[Result]) -> "list[array[float]]":
 
 
 class TextCall:
-    """One call of `embed` or `rerank`: its jobs, which were accepted, and the time that is left."""
+    """One call of `embed` or `rerank`: its jobs, what became of them, and the time that is left."""
 
     def __init__(
         self, sources: Iterable[Mapping[str, Any]], fields: Mapping[str, Any], timeout_s: float | None
     ) -> None:
         # The call reads their events and purges them: Celery's copy of the vectors would be read by nobody.
-        self.jobs = [{"keep_s": KEEP_S, **fields, **one, "ignore_result": True} for one in sources]
+        own = {"keep_s": KEEP_S, **fields, "ignore_result": True}
+        # With ids of ours also those can be cancelled of which nobody has heard whether they were accepted.
+        self.jobs = [{**own, **one, "job_id": str(uuid.uuid4())} for one in sources]
         limit_s = checked_seconds("timeout_s", timeout_s)
         self._until_s = None if limit_s is None else monotonic() + limit_s
         self._outcomes: list[SubmitOutcome] = []
 
     def note(self, outcome: SubmitOutcome) -> None:
         self._outcomes.append(outcome)
-
-    @property
-    def accepted(self) -> list[str]:
-        return [one.job_id for one in self._outcomes if one.error is None]
 
     @property
     def job_ids(self) -> list[str]:
@@ -76,11 +75,15 @@ class TextCall:
             if one.error is not None:
                 raise one.error
             first += num_texts_of(asked)
-        return self.accepted
+        return [one.job_id for one in self._outcomes]
+
+    async def cancel(self, ledger: Ledger) -> None:
+        """End those of its jobs that have been accepted and have not ended."""
+        await each([ledger.cancel(one["job_id"]) for one in self.jobs])
 
     async def forget(self, ledger: Ledger) -> None:
         """Purge the jobs, which have ended."""
-        await together([ledger.purge(job_id) for job_id in self.accepted])
+        await together([ledger.purge(job_id) for job_id in self.job_ids])
 
     @property
     def left_s(self) -> float | None:

@@ -1,0 +1,64 @@
+"""A call that waits for vectors ends with its jobs, whatever becomes of these or of the call."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from benchmarks.stand_in import StandIn
+from llama_herd.errors import JobNotFound
+from llama_herd.tasks import AsyncClient
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.protocol.text_job import MAX_TEXTS
+from tests.chaos.harness.patience import PATIENCE_S
+
+pytestmark = pytest.mark.redis
+
+#: Of two jobs: the first has as many as a job may have.
+TEXTS = ["a llama"] * (MAX_TEXTS + 1)
+
+
+def test_a_job_that_somebody_purges_is_not_waited_for(redis_url: str, redis: Redis) -> None:
+    def second_job() -> str:
+        waiting: Any = redis.zrange("herd:default:pending", 0, -1)
+        ids: list[str] = [name.decode() for name in waiting]
+        return min(ids, key=lambda one: len(run_call(redis, Ledger().body(one)) or b""))
+
+    async def scene() -> None:
+        async with AsyncClient(redis_url) as client:
+            asked = asyncio.create_task(client.embed(TEXTS, model="tales"))
+            while await client.count_jobs() < 2:
+                await asyncio.sleep(0.01)
+            await client.purge(second_job())
+            with StandIn(redis_url), pytest.raises(JobNotFound):
+                await asyncio.wait_for(asked, PATIENCE_S)
+
+    asyncio.run(scene())
+
+
+def test_a_call_that_is_cancelled_before_it_hears_of_its_jobs_leaves_none(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        async with AsyncClient(redis_url) as client:
+            run, is_accepted = client._run, asyncio.Event()
+
+            async def run_without_answer(dialogue: Awaitable[Any]) -> Any:
+                await run(dialogue)
+                is_accepted.set()
+                await asyncio.Event().wait()
+
+            with monkeypatch.context() as patch:
+                patch.setattr(client, "_run", run_without_answer)
+                asked = asyncio.create_task(client.embed(TEXTS, model="tales"))
+                await is_accepted.wait()
+            assert await client.count_jobs() == 2
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            assert await client.count_jobs() == 0
+
+    asyncio.run(scene())
