@@ -1,6 +1,7 @@
 """Several herds behind one client: each job is in one of them, and is found there by its id."""
 
 from collections.abc import Iterator
+from inspect import signature
 
 import pytest
 
@@ -62,6 +63,12 @@ def test_a_model_of_no_herd_is_refused_unless_one_takes_all_others(herds: Herds,
         herds.submit(prompt="Once")
     with Herds({"all": Client(redis_url)}, {}, default="all") as one:
         assert one.submit(prompt="Once", model="tales").startswith("all@")
+
+
+@pytest.mark.parametrize("name", ["submit", "stream", "result", "cancel", "purge", "job"])
+def test_each_method_has_the_arguments_of_a_clients(name: str) -> None:
+    own, clients = signature(getattr(Herds, name)), signature(getattr(Client, name))
+    assert own.parameters == clients.parameters
 
 
 def test_each_herd_has_its_state(herds: Herds) -> None:

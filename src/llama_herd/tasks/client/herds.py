@@ -10,6 +10,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.job_status import JobStatus
 from llama_herd.tasks.client.tenant_status import Status
 from llama_herd.tasks.ledger.answers import Cancellation
+from llama_herd.tasks.ledger.ledger import CancelReason
 from llama_herd.tasks.protocol.events import Event
 from llama_herd.tasks.protocol.given import checked_kind
 from llama_herd.tasks.protocol.job_fields import SubmitFields
@@ -91,21 +92,36 @@ class Herds(AbstractContextManager["Herds"]):
         )
         return f"{name}{MARK}{accepted}"
 
-    def stream(self, job_id: str, *, after: int = 0, timeout_s: float | None = None) -> Iterator[Event]:
+    def stream(
+        self,
+        job_id: str,
+        *,
+        after: int = 0,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+        wait: bool = True,
+    ) -> Iterator[Event]:
         client, own_id = self.find(job_id)
-        return client.stream(own_id, after=after, timeout_s=timeout_s)
+        return client.stream(own_id, after=after, timeout_s=timeout_s, timeout=timeout, wait=wait)
 
-    def result(self, job_id: str, *, timeout_s: float | None = None, wait: bool = False) -> Result:
+    def result(
+        self,
+        job_id: str,
+        *,
+        timeout_s: float | None = None,
+        timeout: float | None = None,
+        wait: bool = False,
+    ) -> Result:
         client, own_id = self.find(job_id)
-        return client.result(own_id, timeout_s=timeout_s, wait=wait)
+        return client.result(own_id, timeout_s=timeout_s, timeout=timeout, wait=wait)
 
-    def cancel(self, job_id: str) -> Cancellation:
+    def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> Cancellation:
         client, own_id = self.find(job_id)
-        return client.cancel(own_id)
+        return client.cancel(own_id, reason)
 
-    def purge(self, job_id: str) -> None:
+    def purge(self, job_id: str, *, search: bool = False) -> None:
         client, own_id = self.find(job_id)
-        client.purge(own_id)
+        client.purge(own_id, search=search)
 
     def job(self, job_id: str) -> JobStatus:
         client, own_id = self.find(job_id)
