@@ -110,11 +110,11 @@ class BatchRun:
     def cancel(self, drain_s: float = float("inf")) -> None:
         """Take no more rows, cancel the jobs under way, and wait so long for their ends.
 
-        Raises RedisUnavailable: ask again. Asking once more changes nothing.
+        Raises RedisUnavailable; then the next rounds cancel them. Asking once more changes nothing.
         """
         if self._give_up_s is None:
-            self.batch.cancel()
             self._give_up_s = monotonic() + drain_s
+            self.batch.cancel()
 
     def _take(self, items: Sequence[BatchItem]) -> None:
         """Count the items of a round, and write when it is time; take no more rows once it has to stop."""

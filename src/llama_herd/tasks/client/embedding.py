@@ -9,9 +9,10 @@ from typing import Any, Self
 
 from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.tasks.client.arguments import checked_seconds
+from llama_herd.tasks.client.job_cancel import cancel_each
 from llama_herd.tasks.client.lots import SubmitOutcome
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import each, together
+from llama_herd.tasks.ledger.redis_call import together
 from llama_herd.tasks.protocol.given import checked_items, checked_kind
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.text_job import count_from, counted_from, num_texts_of
@@ -79,7 +80,7 @@ class TextCall:
 
     async def cancel(self, ledger: Ledger) -> None:
         """End those of its jobs that have been accepted and have not ended."""
-        await each([ledger.cancel(one["job_id"]) for one in self.jobs])
+        await cancel_each(ledger, [one["job_id"] for one in self.jobs])
 
     async def forget(self, ledger: Ledger) -> None:
         """Purge the jobs, which have ended."""

@@ -1,11 +1,15 @@
 """Counting and cancelling all jobs that run or wait of a model or a batch."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from redis.exceptions import ResponseError
 
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.client.arguments import MODEL, is_model
 from llama_herd.tasks.client.submission import checked_run_id
+from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import Index, JobPage, Overview
@@ -21,6 +25,18 @@ STEP = 1000
 #: The tag of a message that a script has pushed, with the job's id. Bare messages have Celery's own tags, and
 #: carry their jobs.
 _TAG = re.compile(rb'"delivery_tag": ?"([\w.:-]+):[0-9]+:[0-9]+"')
+
+
+async def cancel_each(ledger: Ledger, job_ids: Iterable[str]) -> list[Cancellation | ResponseError]:
+    """Cancel jobs in one round trip. A damaged record stands in the way of no other job.
+
+    Raises the error if Redis refuses for a while, as when it is full.
+    """
+    answers = await each([ledger.cancel(job_id) for job_id in job_ids])
+    for answer in answers:
+        if isinstance(answer, ResponseError) and is_temporary(answer):
+            raise answer
+    return answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +90,7 @@ class JobSelection:
         place: int | None = 0
         while place is not None:
             page = await self._page(index, place)
-            answers = await each([self.ledger.cancel(job_id) for job_id in self._ids(page)])
+            answers = await cancel_each(self.ledger, self._ids(page))
             num_gone = answers.count(Cancellation.CANCELLED)
             num_ended += num_gone
             num_asked += answers.count(Cancellation.ASKED)

@@ -79,7 +79,10 @@ class ClientBatch:
         return items
 
     def cancel(self) -> None:
-        """End all jobs under way; their items say so. Raises RedisUnavailable."""
+        """End all jobs under way; their items say so. Any thread may call it.
+
+        Raises RedisUnavailable; then the next rounds end them.
+        """
         self._run(self.window.cancel())
 
     def __iter__(self) -> Iterator[BatchItem]:
@@ -113,7 +116,7 @@ class AsyncBatch:
         return items
 
     async def cancel(self) -> None:
-        """End all jobs under way."""
+        """End all jobs under way. Any task may call it."""
         await self._run(self.window.cancel())
 
     def __aiter__(self) -> AsyncIterator[BatchItem]:

@@ -7,6 +7,7 @@ again names the same job, which continues from its tokens so far, or whose resul
 import uuid
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 
@@ -20,6 +21,7 @@ from llama_herd.tasks.client.batch.joined_rows import items_of, rows_of
 from llama_herd.tasks.client.batch.row_feed import RowFeed, RowJob
 from llama_herd.tasks.client.batch.vector_room import VectorRoom
 from llama_herd.tasks.client.core import ClientCore
+from llama_herd.tasks.client.job_cancel import cancel_each
 from llama_herd.tasks.client.lots import PreparedJob, cut_into_lots, submit_lot
 from llama_herd.tasks.client.pausing import paused_queues
 from llama_herd.tasks.client.submission import NewJob, checked_run_id, queue_full_error
@@ -137,8 +139,8 @@ class BatchWindow:
         #: The rows of these items. Until they are deleted their vectors are in Redis.
         self._leaving: list[int] = []
         self._room = VectorRoom()
-        #: Whether `cancel` has been called.
-        self.is_cancelled = False
+        #: Whether `cancel` has been called, and whether jobs are still to be cancelled.
+        self.is_cancelled = self._must_cancel = False
         #: How long to wait before the next round.
         self.pause_s = MIN_PAUSE_S
 
@@ -178,13 +180,22 @@ class BatchWindow:
     async def cancel(self) -> None:
         """Read no more rows, and cancel the jobs under way. Their items are still to come.
 
-        A round may be under way, in another task or thread.
+        A round may be under way, in another task or thread. If Redis refuses, or is away, the next rounds
+        try again.
         """
         self.stop()
         self.is_cancelled = True
+        await self._cancel_jobs()
+
+    async def _cancel_jobs(self) -> None:
+        self._must_cancel = False  # before it looks: what a round sends meanwhile sets it again
         # What waits may be accepted, too, if the answer was lost.
         job_ids = [*self._under_way, *(one.job_id for one in list(self._waiting))]
-        await each([self._core.ledger.cancel(job_id) for job_id in job_ids])
+        try:
+            await cancel_each(self._core.ledger, job_ids)
+        except BaseException:
+            self._must_cancel = True
+            raise
 
     async def round(self, now_s: float, *, forgets: bool = True) -> list[BatchItem]:
         """Delete the jobs handed out, submit jobs while there is room, and return the items of ended jobs.
@@ -200,6 +211,9 @@ class BatchWindow:
         if now_s >= self._count_at_s:
             await self._count_workers(now_s)
         self._read_rows()
+        if self._must_cancel:
+            with suppress(ResponseError):  # Redis may be full: what has ended makes room
+                await self._cancel_jobs()
         if self.is_cancelled:
             self._ended += (BatchItem(one.row, one.job_id, rejection=_UNSENT) for one in self._waiting)
             self._waiting.clear()
@@ -285,8 +299,7 @@ class BatchWindow:
         answers = await submit_lot(self._core.ledger, lot)
         for post, answer in zip(lot, answers, strict=True):
             self._note_submission(self._waiting.popleft(), post.named, answer, now_s)
-        if self.is_cancelled:  # meanwhile
-            await self.cancel()
+        self._must_cancel |= self.is_cancelled  # meanwhile
         refusals = [answer for answer in answers if isinstance(answer, ResponseError)]
         if refusals and not self._under_way:
             raise refusals[0]
