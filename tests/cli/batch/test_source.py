@@ -77,12 +77,12 @@ def test_plain_and_packed_lines_read_alike(tmp_path: Path) -> None:
 
 
 def test_each_line_of_plain_text_is_a_prompt(tmp_path: Path) -> None:
-    (tmp_path / "in.txt").write_bytes(b'one\r\n\n{"prompt": "two"}\n\xff\nthree')
+    (tmp_path / "in.txt").write_bytes(b'one\r\n\n{"prompt": "two"}\n\xff\n \t\n  three:\t ')
     assert rows(tmp_path / "in.txt") == [
         SourceRow(1, {"prompt": "one"}),
         SourceRow(3, {"prompt": '{"prompt": "two"}'}),
         SourceRow(4, None, "is not UTF-8 text: byte 0 is invalid"),
-        SourceRow(5, {"prompt": "three"}),
+        SourceRow(6, {"prompt": "  three:\t "}),
     ]
     assert open_source(str(tmp_path / "in.txt"), InputOptions()).num_rows() == 4
 

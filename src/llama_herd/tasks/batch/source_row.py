@@ -15,7 +15,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class NumberedLine(NamedTuple):
-    """A line that is not empty; `text` is None if it was too long. Numbers count from 1."""
+    """A line that is not empty, without its end; `text` is None if it was too long. Numbers count from 1."""
 
     number: int
     text: bytes | None
@@ -38,10 +38,10 @@ def read_lines(stream: LineStream, max_bytes: int = MAX_LINE_BYTES) -> Iterator[
         if is_known:
             continue
         number += 1
-        text = piece.removeprefix(_BOM if number == 1 else b"").strip()
+        text = piece.removeprefix(_BOM if number == 1 else b"").rstrip(b"\r\n")
         if is_rest and len(piece) > max_bytes:
             yield NumberedLine(number, None)
-        elif text:
+        elif text and not text.isspace():
             yield NumberedLine(number, text)
 
 
