@@ -128,6 +128,17 @@ def test_tables_take_over_columns_and_a_failed_row_has_no_vector(redis_url: str,
     assert table.column("error").to_pylist() == [None, f"prompt_too_long: {TOO_LONG.message}", None]
 
 
+def test_vectors_that_another_run_has_left_say_nothing_of_the_width(redis_url: str, worker: StandIn) -> None:
+    Path("in.txt").write_text("one\ntwo\n")
+    run(redis_url, "in.txt", "-o", "out.csv", "--model", "tales")
+    for name in ("", ".answers.jsonl", ".errors.jsonl", ".run"):
+        Path(f"out.csv{name}").unlink()
+    with StandIn(redis_url, "songs", width=WIDTH // 2):
+        run(redis_url, "in.txt", "-o", "out.csv", "--model", "songs")
+    with Path("out.csv").open(newline="") as file:
+        assert [len(json.loads(row["vector"])) for row in csv.DictReader(file)] == [WIDTH // 2] * 2
+
+
 def test_a_table_of_text_has_a_vector_as_json(redis_url: str, worker: StandIn) -> None:
     Path("in.csv").write_text("text,label\none,x\ntwo,y\n")
     run(redis_url, "in.csv", "-o", "out.csv")

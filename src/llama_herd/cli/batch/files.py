@@ -207,6 +207,8 @@ class BatchFiles:
             for file in (self._answers, self._errors):
                 for line, _ in file.line_offsets(self.run.run_id):
                     self.done.add(line, has_failed=file is self._errors)
+            if self._vectors is not None and not self.done.num_answered:
+                self._vectors.width = 0  # what another run has left there says nothing of this one
             self._open = stack.pop_all()
         return self
 
