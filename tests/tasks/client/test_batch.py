@@ -86,6 +86,18 @@ def test_a_job_that_lost_its_end_is_an_item_that_says_so(client: Client, herd: H
     assert job_keys(herd.redis) == []
 
 
+def test_a_row_whose_job_lost_all_its_events_runs_again(client: Client, redis_url: str, redis: Redis) -> None:
+    batch = client.batch(prompts(1), run_id="r")
+    batch.poll()
+    with StandIn(redis_url) as worker:
+        wait_until(lambda: client.count_jobs() == 0, "its job has ended")
+        redis.delete(Ledger().events_key("batch-r-0"))
+        wait_until(lambda: batch.poll() or batch.window.is_over, "it is run again")
+    assert worker.answered == ["batch-r-0", "batch-r-0.2"]
+    assert list(batch) == []
+    assert job_keys(redis) == []
+
+
 def test_redis_keeps_what_was_handed_out_until_more_is_asked_for(
     client: Client, redis_url: str, redis: Redis
 ) -> None:

@@ -348,8 +348,10 @@ class BatchWindow:
         self._waiting.append(one)
 
     def _note_end(self, one: RowJob, events: list[Event] | ResponseError) -> None:
-        if not events:
+        if not events:  # Redis has lost them; the job itself may be there, and would be found again
+            self._handed_out.append(one.job_id)
             self._submit_again(one)
+            one.number += 1
             return
         del self._under_way[one.job_id]
         item = BatchItem(one.row, one.job_id, one.job.model)
