@@ -237,6 +237,19 @@ def test_columns_of_a_parquet_file_become_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "text", ['prompt\nfirst\n"open\nlast\n', 'prompt,id\nfirst,1\n"open,2\nlast,3', 'prompt\nfirst\n"']
+)
+def test_a_quote_that_is_never_closed_swallows_no_rows(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text(text)
+    source = open_source(str(path), InputOptions())
+    with pytest.raises(BadInput, match="a quote in the row of line 3 is never closed"):
+        source.num_rows()
+    path.write_text(f'{text}"')
+    source.num_rows()
+
+
+@pytest.mark.parametrize(
     "name", ["none.jsonl", "in.csv", "in.parquet", "torn.parquet", "cut.jsonl.gz", "no.jsonl.gz"]
 )
 def test_an_input_that_cannot_be_read_is_one_line(tmp_path: Path, name: str) -> None:

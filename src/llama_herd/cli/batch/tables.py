@@ -5,10 +5,10 @@ import io
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 from llama_herd.cli.batch.cell_kind import CellKind, Sort, is_unicode, kind_of, sort_of
 from llama_herd.cli.batch.row_template import RowTemplate, named
@@ -86,10 +86,18 @@ class CsvTable(Table):
             return self._read_names(self._reader(stream))
 
     def records(self, columns: Collection[str] = ()) -> Iterator[SourceRow]:
+        is_over = False
+
+        def lines(text: TextIO) -> Iterator[str]:
+            nonlocal is_over
+            yield from text
+            is_over = True
+
         with open_text(self.name, self.encoding) as stream:
-            table = self._reader(stream)
+            table = self._reader(stream, lines)
             names = self._read_names(table)
             while True:
+                begin = table.line_num + 1
                 try:
                     cells = next(table)
                 except StopIteration:
@@ -97,6 +105,11 @@ class CsvTable(Table):
                 except csv.Error as error:
                     yield SourceRow(table.line_num, None, f"is not a row of CSV: {error}")
                     continue
+                if is_over:  # a row ends with its line, unless it waits for a quote
+                    raise BadInput(
+                        f"{self.name}: a quote in the row of line {begin:,} is never closed, so all rows "
+                        'behind are part of it. Fix: close it; within a quoted cell write "" for one'
+                    )
                 if len(cells) == len(names):
                     yield SourceRow(table.line_num, dict(zip(names, cells, strict=True)))
                 elif cells:  # else the line is empty
@@ -106,10 +119,10 @@ class CsvTable(Table):
     def num_rows(self) -> int:
         return sum(1 for _ in self.records())
 
-    def _reader(self, stream: BinaryIO) -> "_csv.Reader":
+    def _reader(self, stream: BinaryIO, lines: Callable[[TextIO], Iterator[str]] = iter) -> "_csv.Reader":
         csv.field_size_limit(MAX_LINE_BYTES)
         text = io.TextIOWrapper(stream, "utf-8-sig", newline="")
-        return csv.reader(text, delimiter=self.separator)
+        return csv.reader(lines(text), delimiter=self.separator)
 
     def _read_names(self, table: "_csv.Reader") -> list[str]:
         try:
