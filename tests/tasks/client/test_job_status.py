@@ -10,11 +10,12 @@ import pytest
 
 from llama_herd.errors import InvalidJob, JobNotFound, UnservedModel
 from llama_herd.tasks import AsyncClient, Client
-from llama_herd.tasks.client.job_cancel import forget_stale_messages
+from llama_herd.tasks.client.job_cancel import JobSelection, forget_stale_messages
 from llama_herd.tasks.client.job_list import ActiveState
 from llama_herd.tasks.ledger import overview
 from llama_herd.tasks.ledger.held_jobs import EmitEntry, HeldJob, prepare
-from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
+from llama_herd.tasks.ledger.overview import Index, JobPage
+from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_dialogue
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.events import End, Failure
 from llama_herd.tasks.protocol.priority import lists_of
@@ -286,3 +287,22 @@ def test_the_asyncio_client_warns_too(client: Client, redis_url: str) -> None:
             assert caught[0].filename == __file__
 
     asyncio.run(submit())
+
+
+def test_a_job_that_is_claimed_while_jobs_are_counted_is_counted(
+    client: Client, herd: Herd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two lists: who waits for the last job to end takes none for all."""
+    herd.submit("a")
+    page = JobSelection._page
+
+    def claim_before_the_second(selection: JobSelection, index: Index, place: int) -> RedisCall[JobPage]:
+        asked.append(index)
+        if len(asked) == 2:
+            herd.claimed("a")
+        return page(selection, index, place)
+
+    asked: list[Index] = []
+    monkeypatch.setattr(JobSelection, "_page", claim_before_the_second)
+    assert client.count_jobs() > 0
+    assert client.count_jobs() == 1

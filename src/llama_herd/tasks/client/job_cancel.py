@@ -55,9 +55,9 @@ class JobSelection:
             checked_run_id(self.run_id)
 
     async def count(self) -> int:
-        """How many jobs these are."""
+        """How many jobs these are. One that is claimed meanwhile may count twice, but is not missed."""
         num_found = 0
-        for index in ("leases", "pending"):
+        for index in ("pending", "leases"):
             place: int | None = 0
             while place is not None:
                 page = await self._page(index, place)
