@@ -146,6 +146,23 @@ def test_a_job_that_does_not_end_is_given_up_after_what_has_ended_is_written(red
 
 
 @pytest.mark.redis
+def test_a_cancel_that_redis_did_not_hear_is_made_up_for_before_the_run_ends(redis_url: str) -> None:
+    def cancel_in_an_outage(run: BatchRun) -> None:
+        if run.window.num_under_way == NUM_ROWS - 1 and not run.window.is_cancelled:
+            there, run.batch._run = run.batch._run, nowhere._run
+            try:
+                run.cancel(0.0)
+            finally:
+                run.batch._run = there
+
+    with Client(redis_url) as client, Client("redis://127.0.0.1:1/0") as nowhere:
+        memory = Memory(client, [])
+        memory.start(cancel_in_an_outage, window=NUM_ROWS)
+        assert memory.shown[-1].state == "cancelled"
+        assert client.count_jobs() == 0
+
+
+@pytest.mark.redis
 def test_an_outage_costs_no_row_and_ends_no_run(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_run, "RETRY_S", 0.0)
     outages: list[RedisUnavailable | None] = []

@@ -91,7 +91,7 @@ class BatchRun:
         Waits for a Redis that is away. Raises BatchLeft, and what the owner raises. A job that does not end
         in time after `cancel` is given up; what became of the others is written before.
         """
-        while not self.window.is_over and (self._give_up_s is None or monotonic() < self._give_up_s):
+        while not (self.window.is_over or self._is_given_up):
             try:
                 self.owner.attend(self)
                 self._take(self.batch.poll(forgets=not self._unwritten))
@@ -115,6 +115,12 @@ class BatchRun:
         if self._give_up_s is None:
             self._give_up_s = monotonic() + drain_s
             self.batch.cancel()
+
+    @property
+    def _is_given_up(self) -> bool:
+        """Whether jobs that were cancelled have had their time."""
+        is_late = self._give_up_s is not None and monotonic() >= self._give_up_s
+        return is_late and not self.window.must_cancel
 
     def _take(self, items: Sequence[BatchItem]) -> None:
         """Count the items of a round, and write when it is time; take no more rows once it has to stop."""

@@ -25,7 +25,7 @@ from llama_herd.tasks.client.job_cancel import cancel_each
 from llama_herd.tasks.client.lots import PreparedJob, cut_into_lots, submit_lot
 from llama_herd.tasks.client.pausing import paused_queues
 from llama_herd.tasks.client.submission import NewJob, checked_run_id, queue_full_error
-from llama_herd.tasks.ledger.answers import Submission, Submitted
+from llama_herd.tasks.ledger.answers import Cancellation, Submission, Submitted
 from llama_herd.tasks.ledger.redis_call import each, raise_if_error, together
 from llama_herd.tasks.protocol.close_names import close_models, did_you_mean
 from llama_herd.tasks.protocol.events import Event, Failure
@@ -139,8 +139,9 @@ class BatchWindow:
         #: The rows of these items. Until they are deleted their vectors are in Redis.
         self._leaving: list[int] = []
         self._room = VectorRoom()
-        #: Whether `cancel` has been called, and whether jobs are still to be cancelled.
-        self.is_cancelled = self._must_cancel = False
+        #: Whether `cancel` has been called, and the jobs that Redis has cancelled since then.
+        self.is_cancelled = False
+        self._cancelled: set[str] = set()
         #: How long to wait before the next round.
         self.pause_s = MIN_PAUSE_S
 
@@ -188,14 +189,20 @@ class BatchWindow:
         await self._cancel_jobs()
 
     async def _cancel_jobs(self) -> None:
-        self._must_cancel = False  # before it looks: what a round sends meanwhile sets it again
-        # What waits may be accepted, too, if the answer was lost.
+        job_ids = self._to_cancel
+        answers = zip(job_ids, await cancel_each(self._core.ledger, job_ids), strict=True)
+        self._cancelled.update(job_id for job_id, answer in answers if answer is not Cancellation.UNKNOWN)
+
+    @property
+    def _to_cancel(self) -> list[str]:
+        """What is under way; and what waits, which may be accepted, too, if the answer was lost."""
         job_ids = [*self._under_way, *(one.job_id for one in list(self._waiting))]
-        try:
-            await cancel_each(self._core.ledger, job_ids)
-        except BaseException:
-            self._must_cancel = True
-            raise
+        return [job_id for job_id in job_ids if job_id not in self._cancelled]
+
+    @property
+    def must_cancel(self) -> bool:
+        """Whether `cancel` was called, and Redis has not heard of it for all jobs."""
+        return self.is_cancelled and bool(self._to_cancel)
 
     async def round(self, now_s: float, *, forgets: bool = True) -> list[BatchItem]:
         """Delete the jobs handed out, submit jobs while there is room, and return the items of ended jobs.
@@ -211,10 +218,9 @@ class BatchWindow:
         if now_s >= self._count_at_s:
             await self._count_workers(now_s)
         self._read_rows()
-        if self._must_cancel:
+        if self.is_cancelled:
             with suppress(ResponseError):  # Redis may be full: what has ended makes room
                 await self._cancel_jobs()
-        if self.is_cancelled:
             self._ended += (BatchItem(one.row, one.job_id, rejection=_UNSENT) for one in self._waiting)
             self._waiting.clear()
         elif self._waiting and now_s >= self._submit_at_s:
@@ -299,7 +305,6 @@ class BatchWindow:
         answers = await submit_lot(self._core.ledger, lot)
         for post, answer in zip(lot, answers, strict=True):
             self._note_submission(self._waiting.popleft(), post.named, answer, now_s)
-        self._must_cancel |= self.is_cancelled  # meanwhile
         refusals = [answer for answer in answers if isinstance(answer, ResponseError)]
         if refusals and not self._under_way:
             raise refusals[0]
