@@ -222,7 +222,8 @@ class Client(AbstractContextManager["Client"]):
         Many texts become several jobs, which are purged at the end. If the call ends early, by an error or
         `timeout_s`, those that have not ended are cancelled.
 
-        Raises what `submit` raises, GenerationError if a job failed, and TimeoutError.
+        Raises what `submit` raises, GenerationError if a job failed, JobNotFound if one was purged, and
+        TimeoutError.
         """
         sources = sources_of(texts, self._core.settings.max_prompt_bytes)
         return Embeddings.from_results(self._results(TextCall(sources, fields, timeout_s)))
