@@ -165,6 +165,19 @@ def test_a_call_of_a_stream_or_of_another_kind_is_one_of_a_function() -> None:
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        *(r'{"x": "\ud83d"}', r'{"x": "\u0000"}', r'{"\udc00": 1}', '{"x": 1e999}', f'{{"x": {2**64}}}'),
+        '{"x": ' + "[" * 40 + "]" * 40 + "}",
+    ],
+)
+def test_a_call_with_arguments_that_no_job_may_have_is_sent_back_as_it_came(arguments: str) -> None:
+    """A model may write so, and is told as it wrote. Else the conversation could not go on."""
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    assert job_turn({"role": "assistant", "content": None, "tool_calls": [call]}).tool_calls == (call,)
+
+
+@pytest.mark.parametrize(
     "turn",
     [
         {"role": "assistant", "content": "x", "refusal": 5},

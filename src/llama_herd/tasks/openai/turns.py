@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from llama_herd.tasks.protocol.chat import check_json
+
 #: Fields of an answer that our turns lack, each with what is done with it.
 ANSWER_FIELDS: Mapping[str, str] = {
     "refusal": "Counts as something that was said.",
@@ -89,12 +91,18 @@ def _call(call: Any) -> Any:
 
 
 def _parsed_arguments(text: Any) -> dict[str, Any]:
-    """The arguments as an object; nothing if they are not the text of one."""
+    """The arguments as an object; nothing if they are not the text of one that a job may have.
+
+    A model may write more than a job takes, such as half a pair of surrogates or a number of 80 bits.
+    """
     try:
         arguments = json.loads(text) if isinstance(text, str) else None
+        if isinstance(arguments, dict):
+            check_json([{"function": {"arguments": arguments}}])  # as deep as in a job
+            return {"arguments": arguments}
     except (ValueError, RecursionError):
-        return {}
-    return {"arguments": arguments} if isinstance(arguments, dict) else {}
+        pass
+    return {}
 
 
 def _without(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
