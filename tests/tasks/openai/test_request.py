@@ -38,6 +38,8 @@ def complaint(endpoint: Endpoint, **body: Any) -> str:
         (COMPLETIONS, {"logprobs": 3}, {"logprobs": True, "top_logprobs": 3}),
         (CHAT, {"logprobs": True, "top_logprobs": 3}, {"logprobs": True, "top_logprobs": 3}),
         (CHAT, {"max_completion_tokens": 9}, {"max_tokens": 9}),
+        (CHAT, {"max_completion_tokens": 9, "max_tokens": 0}, {"max_tokens": 9}),
+        (CHAT, {"max_tokens": 0, "max_completion_tokens": 9}, {"max_tokens": 9}),
         (CHAT, {"logit_bias": {"17": -100}}, {"logit_bias": {17: -100}}),
         (COMPLETIONS, {"top_k": -1, "min_p": 0.1}, {"top_k": 0, "min_p": 0.1}),
         (COMPLETIONS, {"repetition_penalty": 1.1, "ignore_eos": True}, {"repetition_penalty": 1.1}),

@@ -136,7 +136,8 @@ class RequestBody:
         is_chat = self._endpoint == CHAT
         ours = CHAT_NAMES.get(name, name) if is_chat else name
         if ours in SAME or (is_chat and name == "top_logprobs"):
-            self.sampling[ours] = value
+            if name != ours or ours not in self.sampling:  # of two names the newer one counts
+                self.sampling[ours] = value
         elif name in FORM_FIELDS | JOB_SAME or name in (CHAT_SAME if is_chat else COMPLETION_SAME):
             self.fields[name] = value
         elif name not in NEUTRAL:
