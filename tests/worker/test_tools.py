@@ -53,7 +53,7 @@ def body(**fields: Any) -> dict[str, Any]:
     """A request of the scripted output."""
     made = scripted()
     sampling = made.pop("sampling")
-    return {**ASKED, **sampling, "extra_body": made, **fields}
+    return {**ASKED, **sampling, "extra_body": made, "parallel_tool_calls": True, **fields}
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED])
@@ -107,6 +107,12 @@ def test_what_is_thought_said_and_called_is_told_apart_whole_and_streamed(openai
         "calls": calls,
         "finish_reason": "tool_calls",
     }
+
+
+def test_a_second_call_is_text_where_one_is_wanted(openai: "OpenAI") -> None:
+    message = openai.chat.completions.create(**body(parallel_tool_calls=False)).choices[0].message
+    assert len(message.tool_calls or ()) == 1
+    assert message.content == "So: " + SCRIPT[SCRIPT.rindex("<tool_call>") :]
 
 
 def test_half_a_call_at_max_tokens_is_text(openai: "OpenAI") -> None:

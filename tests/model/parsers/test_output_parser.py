@@ -42,11 +42,12 @@ def parser(tools: str = "", reasoning: str = "", names: Collection[str] = ("f", 
     return OutputParser(formats(tools, reasoning), names)
 
 
-def parser_of(recorded: Recorded) -> OutputParser:
+def parser_of(recorded: Recorded, *, is_parallel: bool = True) -> OutputParser:
     return OutputParser(
         formats(recorded.format, recorded.reasoning_format),
         NAMES,
         begins_in_reasoning=recorded.begins_in_reasoning,
+        is_parallel=is_parallel,
     )
 
 
@@ -57,6 +58,17 @@ def test_recorded_outputs_are_read_as_meant_wherever_they_are_cut(recorded: Reco
     assert told(parser_of(recorded), text) == meant
     for at in range(len(text)):
         assert told(parser_of(recorded), [text[:at], text[at:]]) == meant
+
+
+@pytest.mark.parametrize("recorded", [one for one in RECORDED if one.calls], ids=lambda one: one.format)
+def test_where_one_call_may_come_any_other_is_content(recorded: Recorded) -> None:
+    (first, *others), text = recorded.calls, recorded.text
+    whole = told(parser_of(recorded, is_parallel=False), [text])
+    assert whole.calls == (first,)
+    assert all(name in whole.content and arguments in whole.content for name, arguments in others)
+    assert others or whole == told(parser_of(recorded), [text])
+    for at in range(len(text)):
+        assert told(parser_of(recorded, is_parallel=False), [text[:at], text[at:]]) == whole
 
 
 def test_every_format_has_recorded_outputs() -> None:
@@ -122,20 +134,27 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
 
 
 @for_any(
-    outputs(), st.sampled_from(["", *TOOL_FORMATS]), st.sampled_from(["", *REASONING_FORMATS]), st.booleans()
+    outputs(),
+    st.sampled_from(["", *TOOL_FORMATS]),
+    st.sampled_from(["", *REASONING_FORMATS]),
+    st.booleans(),
+    st.booleans(),
 )
 def test_any_text_comes_to_the_same_wherever_it_is_cut(
-    output: tuple[str, list[int]], tools: str, reasoning: str, is_begun: bool
+    output: tuple[str, list[int]], tools: str, reasoning: str, is_begun: bool, is_parallel: bool
 ) -> None:
     text, cuts = output
 
     def read(cut: Iterable[str]) -> Told:
-        one = OutputParser(formats(tools, reasoning), ("f", "g"), begins_in_reasoning=is_begun)
+        one = OutputParser(
+            formats(tools, reasoning), ("f", "g"), begins_in_reasoning=is_begun, is_parallel=is_parallel
+        )
         return told(one, cut)
 
     whole = read([text])
     assert read(text) == whole
     assert read(pieces(text, cuts)) == whole
+    assert is_parallel or len(whole.calls) < 2
     for name, arguments in whole.calls:
         assert name in ("f", "g")
         assert isinstance(json.loads(arguments), dict)

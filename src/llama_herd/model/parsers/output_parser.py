@@ -123,9 +123,11 @@ class OutputParser:
         tool_names: Collection[str] = (),
         *,
         begins_in_reasoning: bool = False,
+        is_parallel: bool = True,
     ) -> None:
-        """Make a parser; without `tool_names` calls are content like any other text."""
+        """Make a parser. Without `tool_names` it reads no call, and unless parallel one at most."""
         self._names = frozenset(tool_names)
+        self._is_parallel = is_parallel
         self._text, self._at, self._is_finished = "", 0, False  # what has come, and how far it is read
         self._held: list[str] = []  # of what may be a call: what has been read
         self._reasoning, self._content = TrimmedText(), TrimmedText()
@@ -233,6 +235,8 @@ class OutputParser:
         self._held.clear()
         self._content.cut()
         self._calls.append(call)
+        if not self._is_parallel:
+            self._names = frozenset()
         return True
 
     def _read_until(self, marks: MarkFinder, told: TrimmedText) -> Parsing[str]:

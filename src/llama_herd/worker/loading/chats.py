@@ -45,10 +45,16 @@ class OutputReading:
     formats: OutputFormats
     tool_names: tuple[str, ...]
     begins_in_reasoning: bool
+    is_parallel: bool  # several calls may be read
 
     def new_parser(self) -> OutputParser:
         """Make a parser that takes one output apart."""
-        return OutputParser(self.formats, self.tool_names, begins_in_reasoning=self.begins_in_reasoning)
+        return OutputParser(
+            self.formats,
+            self.tool_names,
+            begins_in_reasoning=self.begins_in_reasoning,
+            is_parallel=self.is_parallel,
+        )
 
     def reasoning_end(self) -> ReasoningEnd | None:
         """Make a finder of the end of one output's reasoning; None: there is no reasoning."""
@@ -84,7 +90,8 @@ class ChatOutputs:
         if self.formats.reasoning is None and not names:
             return None
         begins_in_reasoning = self.formats.begins_in_reasoning(self._tail(prompt_ids))
-        return OutputReading(self.formats, names, begins_in_reasoning)
+        is_parallel = job.parallel_tool_calls is not False
+        return OutputReading(self.formats, names, begins_in_reasoning, is_parallel)
 
     def form(self, job: GenerationJob, prompt_ids: Sequence[int]) -> OutputForm | None:
         """Return the form of a job's whole outputs; None: they are free.
