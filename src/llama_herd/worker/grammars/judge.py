@@ -18,7 +18,7 @@ from llama_herd.tasks.protocol.structured_outputs import ANY_OBJECT
 from llama_herd.worker.engine.sampling.constraint import DEAD_END
 from llama_herd.worker.grammars.gbnf import gbnf_to_lark, is_gbnf
 from llama_herd.worker.grammars.narrowed_schema import BYTES, json_grammar, narrowed_schema
-from llama_herd.worker.grammars.schema_places import SchemaProblem, told, values
+from llama_herd.worker.grammars.schema_places import SchemaProblem, places, told
 from llama_herd.worker.grammars.whole_output import ANSWER, OutputGrammar, WholeOutput, exactly
 
 #: What the engine says of keywords that it does not know.
@@ -136,7 +136,8 @@ def _schema_reason(complaint: str, text: str) -> str:
     if found is None and not complaint.startswith("oneOf"):
         return _reason(complaint.partition(": ")[0])
     unknown = {"oneOf"} if found is None else set(json.loads(found[1]))
-    path = next((path for path, _ in values(json.loads(text)) if path and path[-1] in unknown), None)
+    schemas = (found for found in places(json.loads(text)).items() if isinstance(found[1], Mapping))
+    path = next(((*way, key) for way, schema in schemas for key in schema if key in unknown), None)
     return f"{'a keyword' if path is None else told(path)} is not supported"
 
 
