@@ -1,5 +1,6 @@
 """What each kind of server is told of a job, and what is refused by its name."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from math import inf
@@ -15,7 +16,7 @@ from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.foreign.backend import Backend, JobRefused, ServerFault
 from llama_herd.worker.foreign.figures import PARTS_OF_LATE, ForeignFigures
-from llama_herd.worker.foreign.http import ConnectionLost, HttpServer
+from llama_herd.worker.foreign.http import ConnectionLost, HttpServer, ServerAway
 from llama_herd.worker.foreign.llama_server import LlamaServer
 from llama_herd.worker.foreign.model import BACKENDS
 from llama_herd.worker.foreign.vllm import MAX_GATHERED, TokenStream, Vllm, num_together
@@ -87,6 +88,20 @@ def test_a_field_does_what_its_table_says(backend: Backend, field: str) -> None:
     plain = body_of(backend, sequence_of(**others))
     asks_apart = field == "prompt_logprobs"  # by a request of its own
     assert (changed != plain) == (use.how == "passed" and not asks_apart)
+
+
+def test_a_server_that_speaks_no_http_is_not_well(backend: Backend) -> None:
+    async def check() -> None:
+        async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"SSH-2.0-x\r\n\r\n")
+            writer.close()
+
+        async with await asyncio.start_server(greet, "127.0.0.1") as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            with pytest.raises(ServerAway, match=r"not HTTP/1\.1"):
+                await type(backend)(HttpServer.at(url)).check_health()
+
+    asyncio.run(check())
 
 
 def test_a_resumed_request_asks_for_what_is_left(backend: Backend) -> None:

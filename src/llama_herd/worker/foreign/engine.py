@@ -229,7 +229,7 @@ class ForeignEngine(threading.Thread):
         except RowEnded:
             pass
         except ServerAway as error:
-            self._watch.note_away(str(error))
+            self._watch.note_away(error)
             self._wait_again(row, 0.0)
         except ServerBusy:
             self._wait_again(row, BUSY_S)

@@ -84,7 +84,7 @@ class HttpServer:
         return cls(parts.hostname or "", port, tls, parts.path, headers.encode("latin-1"))
 
     async def get(self, path: str, timeout_s: float) -> Answer:
-        """Ask for something. Raises ServerAway also when the answer takes longer."""
+        """Ask for something. Raises ServerAway also when the answer takes longer, or is none."""
         return await self._within(timeout_s, self._exchange(b"GET", path, b""))
 
     async def ask(self, path: str, content: Mapping[str, Any], timeout_s: float) -> Answer:
@@ -102,7 +102,7 @@ class HttpServer:
         try:
             async with asyncio.timeout(timeout_s):  # wait_for may lose a cancel before Python 3.12
                 return await exchange
-        except (TimeoutError, ConnectionLost) as error:
+        except (TimeoutError, ConnectionLost, NotHttp) as error:
             raise ServerAway(str(error) or f"no answer within {timeout_s:g} s") from None
 
     async def _exchange(self, method: bytes, path: str, content: bytes, take: Take | None = None) -> Answer:

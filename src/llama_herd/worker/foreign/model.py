@@ -16,7 +16,7 @@ from llama_herd.worker.engine.interface import Sink
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.foreign.backend import Backend, KeyRefused, ServerBusy, ServerFault
 from llama_herd.worker.foreign.engine import ForeignEngine
-from llama_herd.worker.foreign.http import HttpServer, NotHttp, ServerAway
+from llama_herd.worker.foreign.http import HttpServer, ServerAway
 from llama_herd.worker.foreign.llama_server import LlamaServer
 from llama_herd.worker.foreign.served_facts import ServedFacts
 from llama_herd.worker.foreign.vllm import Vllm
@@ -100,16 +100,16 @@ class ForeignModel:
 
 async def _served(backend: Backend, texts: ServableTexts, settings: WorkerSettings) -> ServedFacts:
     """What the server serves, once it is there."""
-    is_told = False
+    told = set[type[Exception]]()  # kinds of reasons that the log has
     while True:
         try:
             return await ServedFacts.ask(backend, texts.tokenizer, str(settings.model), settings.served_model)
         except KeyRefused as error:
             raise SettingsError(f"{error}. Fix: set the key that the server was started with") from None
-        except (ServerAway, ServerBusy, ServerFault, NotHttp) as error:
-            if not is_told:
+        except (ServerAway, ServerBusy, ServerFault) as error:
+            if type(error) not in told:
                 log.warning("waiting for the engine's server", url=settings.engine_url, reason=str(error))
-            is_told = True
+            told.add(type(error))
             await asyncio.sleep(AWAY_INTERVAL_S)
 
 

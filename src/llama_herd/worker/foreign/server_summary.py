@@ -8,7 +8,7 @@ from typing import Any, Self
 from llama_herd.errors import SettingsError
 from llama_herd.model.files.text_file import open_texts
 from llama_herd.worker.foreign.backend import FieldUse, ServerBusy, ServerFacts, ServerFault
-from llama_herd.worker.foreign.http import NotHttp, ServerAway
+from llama_herd.worker.foreign.http import ServerAway
 from llama_herd.worker.foreign.model import backend_of
 from llama_herd.worker.foreign.served_facts import ServedFacts
 from llama_herd.worker.settings import WorkerSettings
@@ -32,7 +32,7 @@ class ServerSummary:
         asked = ServedFacts.ask(backend, texts.tokenizer, str(settings.model), settings.served_model)
         try:
             served = asyncio.run(asked)
-        except (ServerAway, ServerBusy, ServerFault, NotHttp) as error:
+        except (ServerAway, ServerBusy, ServerFault) as error:
             problem = f"HERD_ENGINE_URL={settings.engine_url}: no {backend.name} that is ready: {error}"
             raise SettingsError(f"{problem}. Fix: start it there, or name its address") from None
         forms, fields = backend.forms, dict(sorted(backend.fields.items()))

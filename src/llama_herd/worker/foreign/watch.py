@@ -9,7 +9,7 @@ import structlog
 
 from llama_herd.errors import BadInput
 from llama_herd.worker.foreign.backend import Backend, ServerBusy, ServerFault
-from llama_herd.worker.foreign.http import NotHttp, ServerAway
+from llama_herd.worker.foreign.http import ServerAway
 from llama_herd.worker.foreign.served_facts import ServedFacts
 
 log = structlog.get_logger(__name__)
@@ -28,6 +28,7 @@ class ServerWatch:
         #: Since when it does not answer, by time.monotonic; None: it does.
         self.away_since_s: float | None = None
         self.kv_cache_usage = 0.0
+        self._told = set[type[Exception]]()  # kinds of reasons that the log has since it is away
         self._num_suspicions = self._num_cleared = 0
         self._look_soon = asyncio.Event()
 
@@ -36,11 +37,13 @@ class ServerWatch:
         """Whether it may be asked: it is not away, and nothing was lost since it was found well."""
         return self.away_since_s is None and self._num_suspicions == self._num_cleared
 
-    def note_away(self, reason: str) -> None:
-        """Note that the server does not answer, and ask it again soon."""
+    def note_away(self, error: Exception) -> None:
+        """Note that the server does not answer, or as another one, and ask it again soon."""
         if self.away_since_s is None:
             self.away_since_s = monotonic()
-            log.error("the engine's server is away: jobs wait for it, none is taken", reason=reason)
+        if type(error) not in self._told:
+            self._told.add(type(error))
+            log.error("the engine's server is away: jobs wait for it, none is taken", reason=str(error))
         self.suspect()
 
     def suspect(self) -> None:
@@ -72,15 +75,16 @@ class ServerWatch:
                 return
             if self.away_since_s is not None:
                 await self._served.check_again(self._backend)
-        except (ServerAway, ServerFault, ServerBusy, NotHttp, BadInput) as error:
-            self.note_away(str(error))
+        except (ServerAway, ServerFault, ServerBusy, BadInput) as error:
+            self.note_away(error)
             return
         if self.away_since_s is not None:
             log.info("the engine's server is back", seconds=round(monotonic() - self.away_since_s, 3))
         self.away_since_s, self._num_cleared = None, num_suspicions
+        self._told.clear()
         on_return()
 
     async def _read_metrics(self) -> None:
-        with suppress(ServerAway, NotHttp, ValueError, LookupError):
+        with suppress(ServerAway, ValueError, LookupError):
             usage = await self._backend.kv_cache_usage()
             self.kv_cache_usage = usage or 0.0
