@@ -90,6 +90,14 @@ def test_a_field_does_what_its_table_says(backend: Backend, field: str) -> None:
     assert (changed != plain) == (use.how == "passed" and not asks_apart)
 
 
+def test_no_end_before_a_form_s_own_is_promised_where_the_server_would_hold_it_back() -> None:
+    form = {"type": "json_object"}
+    job = GenerationJob(prompt="a", response_format=form, sampling=SamplingParams(min_tokens=3))
+    Vllm(SERVER).check(job)
+    with pytest.raises(InvalidJob, match=r"sampling\.min_tokens: .* beside a form"):
+        LlamaServer(SERVER).check(job)
+
+
 def test_a_server_that_speaks_no_http_is_not_well(backend: Backend) -> None:
     async def check() -> None:
         async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

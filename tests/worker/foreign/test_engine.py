@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import nullcontext
 from threading import Lock
 from time import monotonic
 from typing import Any
@@ -9,14 +10,17 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from llama_herd.errors import GenerationError
 from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.interface import SequenceInfo, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.foreign.model import ForeignModel
+from llama_herd.worker.grammars.served_forms import ServedConstraint
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until
+from tests.foreign_server import ANSWER
 from tests.stand_in import StandIn
 from tests.worker.foreign.conftest import NewServer
 
@@ -37,9 +41,11 @@ class Desk:
         with self._lock:
             self.told += outputs
 
-    def sequence(self, prompt: str, priority: int = 0, **sampling: Any) -> Sequence:
+    def sequence(
+        self, prompt: str, priority: int = 0, form: dict[str, Any] | None = None, **sampling: Any
+    ) -> Sequence:
         params = SamplingParams(**{"temperature": 0.0, "max_tokens": 12, "ignore_eos": True, **sampling})
-        job = GenerationJob(prompt=prompt, priority=priority, sampling=params)
+        job = GenerationJob(prompt=prompt, priority=priority, structured_outputs=form, sampling=params)
         (made,) = self.model.maker.sequences(prompt, job, now_ms=0)
         return made
 
@@ -135,6 +141,35 @@ def test_a_server_that_comes_back_as_another_one_stays_away(desk: Desk) -> None:
     del desk.server.options["context"]
     desk.server.start()
     wait_until(lambda: desk.engine.stats.away_since_s is None, "the right one is back")
+
+
+def answer_in_form(desk: Desk, **sampling: Any) -> StepOutput:
+    """What ends an answer that is to be an object: all of it."""
+    sampling = {"max_tokens": 60, **sampling}
+    sequence = desk.sequence("A tale", form={"json": {"type": "object"}}, **sampling)
+    desk.engine.submit(sequence)
+    wait_until(lambda: desk.has_ended(sequence.info), "it ends")
+    return desk.of(sequence.info)[-1]
+
+
+def test_a_stop_string_may_cut_a_form(desk: Desk) -> None:
+    answer = answer_in_form(desk, stop=("1",), ignore_eos=False)
+    assert (answer.error, answer.finish_reason, answer.stop_reason) == (None, "stop", "1")
+    assert answer.text.strip() == ANSWER.partition("1")[0].strip()
+
+
+@pytest.mark.parametrize("kind", ["llama-server"])
+def test_a_form_is_not_begun_anew_behind_its_end(desk: Desk) -> None:
+    answer = answer_in_form(desk)
+    assert (answer.text.strip(), answer.finish_reason) == (ANSWER, "stop")
+
+
+def test_an_answer_that_says_nothing_may_follow_a_form(desk: Desk) -> None:
+    for choices, follows in (('"a"*', True), ('"a"+', False)):
+        constraint = desk.sequence("A tale", form={"grammar": f"root ::= {choices}"}).constraint
+        assert isinstance(constraint, ServedConstraint)
+        with nullcontext() if follows else pytest.raises(GenerationError, match="does not follow"):
+            constraint.check_whole("")
 
 
 def test_the_share_of_a_cache_is_told_where_the_server_tells_it(desk: Desk) -> None:

@@ -273,7 +273,7 @@ class ForeignEngine(threading.Thread):
             if sequence.finish_reason is None:
                 return
             tokens, text = row.held, row.text
-            if sequence.finish_reason == "stop":
+            if sequence.finish_reason == "stop" and sequence.stop_reason is None:  # else a stop cuts it
                 sequence.constraint.check_whole(text)
         scores = None
         if sequence.prompt_scores:

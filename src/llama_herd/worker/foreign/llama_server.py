@@ -6,11 +6,13 @@ recorded a chunk, the next one goes on with the same seed.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from pydantic_core import from_json
 
+from llama_herd.errors import FieldError
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.foreign.backend import (
@@ -60,7 +62,7 @@ class LlamaServer(Backend):
             PASSED,
         ),
         "sampling.seed": FieldUse("passed", "another one for each chunk, which follows from it"),
-        "sampling.min_tokens": FieldUse("passed", "no end may be drawn before"),
+        "sampling.min_tokens": FieldUse("passed", "no end may be drawn before; refused beside a form"),
         "sampling.stop_token_ids": FieldUse("ours", "what is drawn behind one is dropped"),
         "sampling.ignore_eos": FieldUse("ours", "it goes on behind an end"),
         "sampling.logprobs": NO_SCORES,
@@ -75,6 +77,11 @@ class LlamaServer(Backend):
         ),
     }
     forms = ("json", "choice", "grammar")
+
+    def _refusals(self, job: GenerationJob) -> Iterator[FieldError]:
+        yield from super()._refusals(job)
+        if job.output_form is not None and job.sampling.min_tokens:
+            yield self.refusal("sampling.min_tokens", "beside a form, which may end before")
 
     async def facts(self, wanted: str) -> ServerFacts:
         told = checked(await self.server.get("/props", FACTS_S)).json or {}
@@ -159,8 +166,9 @@ def _end(told: Mapping[str, Any], num_asked: int, sequence: Sequence) -> Reason 
     num = len(told["tokens"])
     match told.get("stop_type"):
         case "eos":
-            goes_on = num and (sequence.params.ignore_eos or len(sequence.ids) < sequence.params.min_tokens)
-            return None if goes_on else "stop"
+            may_go_on = num and sequence.constraint is None  # another request would begin a form anew
+            is_early = sequence.params.ignore_eos or len(sequence.ids) < sequence.params.min_tokens
+            return None if may_go_on and is_early else "stop"
         case "limit":
             return None if num >= num_asked else "length"
     raise ServerFault(f"it stopped with the type {told.get('stop_type')}")

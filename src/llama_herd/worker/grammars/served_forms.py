@@ -39,8 +39,8 @@ class ServedConstraint(Constraint):
             shown = json.dumps(json.loads(text), ensure_ascii=False) if self.form.kind == "json" else text
             ids = self.vocabulary.tokenize_bytes(shown.encode())
         except (ValueError, RecursionError):
-            ids = []
-        if not ids or self.matcher.try_consume_tokens(ids) < len(ids) or not self.matcher.is_accepting():
+            ids = None
+        if ids is None or self.matcher.try_consume_tokens(ids) < len(ids) or not self.matcher.is_accepting():
             message = "the server's answer does not follow the job's schema or grammar"
             raise GenerationError(ErrorCode.GRAMMAR_MISMATCH, message)
 
