@@ -176,6 +176,12 @@ def test_a_stream_without_an_end_is_lost_and_errors_in_it_are_errors(
         stream.outcome()
 
 
+def test_a_text_without_ids_is_a_failure_and_no_empty_answer() -> None:
+    told = b'data: {"choices":[{"text":"a","logprobs":null,"finish_reason":"stop"}]}\n\n'
+    with pytest.raises(ServerFault, match="without the ids of its tokens"):
+        TokenStream(lambda _: None).write(told)
+
+
 def test_the_gap_of_late_is_that_of_each_token_and_follows_the_server() -> None:
     figures = ForeignFigures()
     figures.note_tokens(3, None)  # the first of an output

@@ -213,6 +213,8 @@ class TokenStream:
             self._note_error(told)
         for choice in told.get("choices") or ():
             self._reason = choice.get("finish_reason") or self._reason
+            if choice.get("text") and choice.get("token_ids") is None:  # `return_token_ids` is not known
+                raise ServerFault("it tells a text without the ids of its tokens. Fix: a newer vLLM")
             ids, scores = choice.get("token_ids") or [], choice.get("logprobs")
             tokens += map(SampledToken, ids) if scores is None else _scored(ids, scores, self._num_top)
         return tokens
