@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import nullcontext
 from threading import Lock
 from time import monotonic
 from typing import Any
@@ -10,14 +9,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from llama_herd.errors import GenerationError
 from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.interface import SequenceInfo, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.foreign.model import ForeignModel
-from llama_herd.worker.grammars.served_forms import ServedConstraint
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until
 from tests.foreign_server import ANSWER
@@ -162,14 +159,6 @@ def test_a_stop_string_may_cut_a_form(desk: Desk) -> None:
 def test_a_form_is_not_begun_anew_behind_its_end(desk: Desk) -> None:
     answer = answer_in_form(desk)
     assert (answer.text.strip(), answer.finish_reason) == (ANSWER, "stop")
-
-
-def test_an_answer_that_says_nothing_may_follow_a_form(desk: Desk) -> None:
-    for choices, follows in (('"a"*', True), ('"a"+', False)):
-        constraint = desk.sequence("A tale", form={"grammar": f"root ::= {choices}"}).constraint
-        assert isinstance(constraint, ServedConstraint)
-        with nullcontext() if follows else pytest.raises(GenerationError, match="does not follow"):
-            constraint.check_whole("")
 
 
 def test_the_share_of_a_cache_is_told_where_the_server_tells_it(desk: Desk) -> None:

@@ -1,8 +1,10 @@
 """ServedForms: forms that a server keeps while it draws, and that are checked here in a whole answer."""
 
 import json
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from decimal import Decimal
 
 from llguidance import LLTokenizer
 
@@ -36,7 +38,7 @@ class ServedConstraint(Constraint):
         Of JSON the values count: another server puts other spaces, and spells characters in other ways.
         """
         try:
-            shown = json.dumps(json.loads(text), ensure_ascii=False) if self.form.kind == "json" else text
+            shown = _as_ours(json.loads(text)) if self.form.kind == "json" else text
             ids = self.vocabulary.tokenize_bytes(shown.encode())
         except (ValueError, RecursionError):
             ids = None
@@ -74,6 +76,18 @@ class ServedForms:
     def close(self) -> None:
         """End the helpers."""
         self.grammars.close()
+
+
+#: A text in JSON, or a number as Python writes it with an exponent.
+_TEXT_OR_EXPONENT = re.compile(r'"(?:[^"\\]|\\.)*"|-?[0-9.]+e[-+][0-9]+')
+
+
+def _as_ours(value: object) -> str:
+    """A value in JSON as our grammars let it through: numbers with bounds have no exponent there."""
+    shown = json.dumps(value, ensure_ascii=False)
+    return _TEXT_OR_EXPONENT.sub(
+        lambda found: found[0] if found[0][0] == '"' else f"{Decimal(found[0]):f}", shown
+    )
 
 
 def _demanded(form: OutputForm) -> str:
