@@ -1,6 +1,7 @@
 """The engine in front of a server, without Redis: who goes first, and how soon a row ends."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from threading import Lock
 from time import monotonic
@@ -15,6 +16,7 @@ from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.interface import SequenceInfo, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.foreign.model import ForeignModel
+from llama_herd.worker.grammars.served_forms import ServedConstraint
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until
 from tests.foreign_server import ANSWER
@@ -159,6 +161,16 @@ def test_a_stop_string_may_cut_a_form(desk: Desk) -> None:
 def test_a_form_is_not_begun_anew_behind_its_end(desk: Desk) -> None:
     answer = answer_in_form(desk)
     assert (answer.text.strip(), answer.finish_reason) == (ANSWER, "stop")
+
+
+def test_names_are_checked_in_the_order_in_which_the_server_writes_them(desk: Desk) -> None:
+    text = {"type": "string"}
+    animal = {"type": "object", "properties": {"note": text, "kind": text}, "required": ["kind"]}
+    both = {"type": "object", "properties": {"properties": animal}, "required": ["properties"]}
+    constraint = desk.sequence("A tale", form={"json": both}).constraint
+    assert isinstance(constraint, ServedConstraint)
+    names = {"vllm": ("note", "kind"), "llama-server": ("kind", "note")}[desk.model.backend.name]
+    constraint.check_whole(json.dumps({"properties": dict.fromkeys(names, "x")}))
 
 
 def test_the_share_of_a_cache_is_told_where_the_server_tells_it(desk: Desk) -> None:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.protocol.job import GenerationJob, Prompt
-from llama_herd.tasks.protocol.structured_outputs import FormKind
+from llama_herd.tasks.protocol.structured_outputs import FormKind, OutputForm
 from llama_herd.tasks.protocol.terms import Notices, Terms
 from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.sequence import Sequence
@@ -111,6 +111,10 @@ class Backend(ABC):
     async def kv_cache_usage(self) -> float | None:
         """The share of the server's KV cache that is in use; None: it does not tell."""
         return None
+
+    def form_as_kept(self, form: OutputForm) -> OutputForm:
+        """The form that an answer has if the server keeps this one."""
+        return form
 
     async def check_health(self) -> None:
         """Raise ServerAway unless the server is well."""

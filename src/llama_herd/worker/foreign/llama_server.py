@@ -12,7 +12,9 @@ from typing import Any, ClassVar
 from pydantic_core import from_json
 
 from llama_herd.errors import FieldError
+from llama_herd.tasks.protocol.chat import json_text
 from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.foreign.backend import (
@@ -30,6 +32,7 @@ from llama_herd.worker.foreign.backend import (
     derived_seed,
 )
 from llama_herd.worker.foreign.http import ConnectionLost
+from llama_herd.worker.grammars.schema_places import Path, with_parts
 from llama_herd.worker.grammars.served_forms import ServedConstraint
 
 #: Tokens of a chunk; the first one is shorter, so that something is seen soon.
@@ -82,6 +85,11 @@ class LlamaServer(Backend):
         yield from super()._refusals(job)
         if job.output_form is not None and job.sampling.min_tokens:
             yield self.refusal("sampling.min_tokens", "beside a form, which may end before")
+
+    def form_as_kept(self, form: OutputForm) -> OutputForm:
+        if form.kind != "json":
+            return form
+        return form._replace(text=json_text(_required_first(from_json(form.text))))
 
     async def facts(self, wanted: str) -> ServerFacts:
         told = checked(await self.server.get("/props", FACTS_S)).json or {}
@@ -143,6 +151,17 @@ def _chunk_end(sequence: Sequence) -> int:
         return most
     end = FIRST_TOKENS if num_ids < FIRST_TOKENS else num_ids // CHUNK_TOKENS * CHUNK_TOKENS + CHUNK_TOKENS
     return min(most, end, params.min_tokens if num_ids < params.min_tokens else end)
+
+
+def _required_first(schema: Any, path: Path = ()) -> Any:
+    """A schema with its names in the order in which the server writes them."""
+    if not isinstance(schema, Mapping):
+        return schema
+    found = with_parts(schema, path, _required_first)
+    names, required = found.get("properties"), found.get("required")
+    if isinstance(names, Mapping) and isinstance(required, list):
+        found["properties"] = dict(sorted(names.items(), key=lambda one: one[0] not in required))
+    return found
 
 
 def _form_asked(sequence: Sequence) -> dict[str, Any]:

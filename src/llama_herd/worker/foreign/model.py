@@ -116,6 +116,7 @@ async def _served(backend: Backend, texts: ServableTexts, settings: WorkerSettin
 def _maker(texts: ServableTexts, backend: Backend, size: ForeignSize) -> ForeignMaker:
     chats = texts.usable_chats()
     judges = [Helper(JUDGE, JUDGE_LIMITS) for _ in range(texts.num_helpers)]
-    forms = ServedForms(Grammars(texts.tokenizer, 1, judges), backend.forms, backend.refusal)
+    grammars = Grammars(texts.tokenizer, 1, judges)
+    forms = ServedForms(grammars, backend.forms, backend.refusal, backend.form_as_kept)
     num_pages = size.kv_cache_tokens // PAGE_TOKENS
     return texts.new_maker(ForeignMaker, chats, forms, size.max_length, num_pages, backend=backend)

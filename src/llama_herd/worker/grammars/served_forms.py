@@ -49,11 +49,15 @@ class ServedConstraint(Constraint):
 
 @dataclass(frozen=True)
 class ServedForms:
-    """Makes constraints of the `kinds` that a server keeps. `refusal`: the error of another one's field."""
+    """Makes constraints of the `kinds` that a server keeps. `refusal`: the error of another one's field.
+
+    as_kept: the form that an answer has if the server keeps this one.
+    """
 
     grammars: Grammars
     kinds: Collection[FormKind]
     refusal: Callable[[str], FieldError]
+    as_kept: Callable[[OutputForm], OutputForm] = lambda form: form
 
     @property
     def figures(self) -> GrammarFigures:
@@ -70,6 +74,7 @@ class ServedForms:
             return [None] * num
         if form.kind not in self.kinds:
             raise InvalidJob([self.refusal(demanded)])
+        form = self.as_kept(form)
         made, vocabulary = self.grammars.constraints(form, num), self.grammars.vocabulary
         return [ServedConstraint(one.matcher, one.executor, one.vocab_size, form, vocabulary) for one in made]
 
