@@ -194,7 +194,7 @@ def test_prefix_cache_hits_are_as_the_server_reports_them(served: Served) -> Non
     prompt = "The same long beginning of a tale that is told again and again, and then once more. "
     before = served.num_hits
     for end in ("One", "Two"):
-        served.run(prompt + end)
+        assert served.run(prompt + end).cached_tokens is None  # it says so too late for the job's start
     wait_until(lambda: served.num_hits > before, "hits are told")
 
 

@@ -53,7 +53,7 @@ class StepOutput(NamedTuple):
     has_started: bool = False
     has_left: bool = False  # a more urgent one has its place, and it waits again
     is_lost: bool = False  # what computed it has died: it is prepared anew, from what is on record
-    num_cached: int = 0  # beside `has_started`: tokens of the prompt that the prefix cache had
+    num_cached: int | None = 0  # beside `has_started`: of the prompt, in the prefix cache; None: not known
     finish_reason: FinishReason | None = None
     error: Failure | None = None
     prompt_scores: tuple[SampledToken, ...] | None = None  # with the first token, if asked for

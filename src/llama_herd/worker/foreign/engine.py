@@ -198,7 +198,7 @@ class ForeignEngine(threading.Thread):
             sequence.note_admitted()
             self._set_deadline(row)
             self._figures.note_admitted(sequence)
-            self._tell(StepOutput(sequence.info, has_started=True))
+            self._tell(StepOutput(sequence.info, has_started=True, num_cached=None))
         if sequence.is_confirmed:
             self._request(row)
 

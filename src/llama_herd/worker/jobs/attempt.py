@@ -165,7 +165,7 @@ class Attempt:
         self.outcome = error.code if error else finish_reason
         return self.stream.end(finish_reason, self.num_prompt_tokens, self.timings, error, stop_reason)
 
-    def _start(self, num_cached: int) -> EmitEntry:
+    def _start(self, num_cached: int | None) -> EmitEntry:
         """Note that the engine has admitted the first sequence; the others take its prompt over."""
         self.started_s = monotonic()
         for delivery in self.deliveries:

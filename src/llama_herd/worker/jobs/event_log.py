@@ -213,7 +213,7 @@ class EventLog:
         """When what is gathered is due, on the clock of time.monotonic; never if there are none."""
         return self.pace.due_s if self._gathering or self._vectors else inf
 
-    def start(self, seed: int, num_prompt_tokens: int | None, num_cached: int = 0) -> EmitEntry:
+    def start(self, seed: int, num_prompt_tokens: int | None, num_cached: int | None = 0) -> EmitEntry:
         """Make the event that an attempt starts; the first one tells of the prompt, if asked to."""
         self._num_starts += 1
         self._has_started = True
