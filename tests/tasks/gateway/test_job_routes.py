@@ -96,6 +96,15 @@ def test_a_silent_stream_sends_comments(gateway: GatewayThread, herd: Herd) -> N
         assert [answer.readline() for _ in range(3)] == [b"retry: 1000\n", b":\n", b":\n"]
 
 
+def test_a_silent_stream_ends_when_its_gateway_does(redis_url: str, herd: Herd) -> None:
+    """Nothing comes by which it would notice, and its gateway could wait for it for an hour."""
+    with GatewayThread(redis_url, heartbeat_s=3600, grace_s=3600) as gateway:
+        answer = gateway.send("GET", f"/v1/jobs/{submitted(gateway).json['id']}/events")
+        assert next(events_of(answer)).name == "queued"
+    with answer:
+        assert answer.read() == b""  # it is whole
+
+
 def test_who_asks_for_the_head_of_a_stream_waits_for_nothing(gateway: GatewayThread, herd: Herd) -> None:
     place = f"/v1/jobs/{submitted(gateway).json['id']}/events"
     found = gateway.ask("HEAD", place)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from time import monotonic
 from typing import TypeVar
@@ -41,17 +41,25 @@ class ClientGone(Exception):
     """The client has gone away, or was cut off since it did not read."""
 
 
-async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
-    """The outcome of `work`. It is cancelled, and ClientGone raised, if the client goes away first."""
+class TimeToEnd(Exception):
+    """The answer is to end, since its gateway does."""
+
+
+async def unless_gone(receive: Receive, work: Awaitable[T], until: asyncio.Event | None = None) -> T:
+    """The outcome of `work`. It is cancelled, and ClientGone raised, if the client goes away first.
+
+    until: if this is set first, TimeToEnd is raised.
+    """
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_client_leaves(receive))
+    ending = [] if until is None else [asyncio.ensure_future(until.wait())]
     try:
-        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((working, watching, *ending), return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return await working
-        raise ClientGone
+        raise ClientGone if watching.done() else TimeToEnd
     finally:
-        await cancel_tasks(working, watching)
+        await cancel_tasks(working, watching, *ending)
 
 
 async def _client_leaves(receive: Receive) -> None:
@@ -79,16 +87,15 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def pass_on() -> None:
-            await send({"type": "http.response.start", "status": 200, "headers": self._headers})
             async with aclosing(self._parts) as parts:
                 async for part in parts:
                     await send({"type": "http.response.body", "body": part, "more_body": True})
-                    if self._until is not None and self._until.is_set():
-                        break
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
+        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
         try:
-            await unless_gone(receive, pass_on())
+            with suppress(TimeToEnd):
+                await unless_gone(receive, pass_on(), self._until)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
         except ClientGone:
             if self._on_gone is not None:
                 await self._on_gone()
