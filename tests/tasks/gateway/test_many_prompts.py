@@ -46,6 +46,13 @@ def test_each_prompt_has_its_outputs_in_order(gateway: GatewayThread, stand_in: 
     assert set(stand_in.answered) == {first, *(f"{first}.{number}" for number in range(1, 200))}
 
 
+def test_they_are_kept_as_long_as_one(gateway: GatewayThread, stand_in: StandIn, herd: Herd) -> None:
+    """Not as long as jobs of `submit_many`, which somebody reads after a weekend."""
+    for prompts in (["a"], ["a", "b"]):
+        found = gateway.ask("POST", COMPLETIONS, asked(*prompts))
+        assert herd.redis.hget(herd.ledger.job_key(found.headers["x-job-id"]), "keep_s") is None
+
+
 def test_they_are_submitted_by_few_calls(gateway: GatewayThread, stand_in: StandIn, herd: Herd) -> None:
     """Of fifty jobs each, as `submit_many` does; all of them in one round trip."""
 

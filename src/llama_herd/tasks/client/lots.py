@@ -70,11 +70,14 @@ E = TypeVar("E", bound=LotEntry)
 class Lots:
     """The jobs of one `submit_many`, lot by lot. Both clients use it, and add the connection."""
 
-    def __init__(self, jobs: Iterable[JobToSubmit], max_jobs: int, core: ClientCore) -> None:
+    def __init__(
+        self, jobs: Iterable[JobToSubmit], max_jobs: int, core: ClientCore, *, is_bulk: bool = True
+    ) -> None:
+        """is_bulk: whether they are kept for longer than jobs that come one by one."""
         self._jobs = checked_items("jobs", jobs, "an iterable of jobs")
         self._max_jobs = checked_count("lot", max_jobs, 1, MAX_LOT_JOBS, unit=" jobs")
         self._ledger, self._settings, self._url = core.ledger, core.settings, core.url
-        self._keep_s = max(core.ledger.bulk_ttl_s, core.ledger.stream_ttl_s)
+        self._keep_s = max(core.ledger.bulk_ttl_s, core.ledger.stream_ttl_s) if is_bulk else None
         self._noted: set[str] = set()
 
     def __iter__(self) -> Iterator[list[LotEntry]]:

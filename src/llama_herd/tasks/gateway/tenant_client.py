@@ -97,8 +97,11 @@ class TenantClient:
         return (await self.run(sent, what, "model")).job_id
 
     async def submit_many(self, jobs: Sequence[JobToSubmit]) -> list[SubmitOutcome]:
-        """Put jobs into their queues in one round trip; each has its outcome. Raises RedisUnavailable."""
-        lots = Lots(jobs, len(jobs), self.core)
+        """Put the jobs of a request into their queues in one round trip; each has its outcome.
+
+        They are kept as long as if they had come alone. Raises RedisUnavailable.
+        """
+        lots = Lots(jobs, len(jobs), self.core, is_bulk=False)
         return [outcome for lot in lots for outcome in (await self._connections.run(lots.submit(lot)))[0]]
 
     async def cancel(self, job_ids: Sequence[str]) -> None:
