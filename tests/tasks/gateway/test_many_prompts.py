@@ -163,6 +163,19 @@ def test_more_than_the_queue_takes_are_all_taken_back(redis_url: str, herd: Herd
         wait_until(lambda: not herd.redis.zcard(herd.ledger.key("pending")), "the first two are cancelled")
 
 
+@pytest.mark.parametrize("prompts", [["a"], ["a", "b"]])
+def test_what_may_be_accepted_though_it_was_refused_is_taken_back(
+    redis_url: str, herd: Herd, monkeypatch: pytest.MonkeyPatch, prompts: list[str]
+) -> None:
+    """Its client knows no id of it, and sends the same again under another one."""
+    monkeypatch.setenv("HERD_REPLICAS", "1")
+    monkeypatch.setenv("HERD_REPLICAS_TIMEOUT_S", "0.01")
+    with GatewayThread(redis_url) as gateway:
+        found = gateway.ask("POST", COMPLETIONS, asked(*prompts))
+        assert (found.status, found.error["code"]) == (503, "not_replicated")
+        wait_until(lambda: not herd.redis.zcard(herd.ledger.key("pending")), "it is cancelled")
+
+
 @pytest.mark.parametrize(
     ("prompt", "param", "message"),
     [

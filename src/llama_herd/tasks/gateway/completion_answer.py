@@ -9,7 +9,7 @@ from typing import TypeGuard
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from llama_herd.errors import HerdError, JobConflict
+from llama_herd.errors import HerdError, JobConflict, RedisUnavailable
 from llama_herd.tasks.client.submission import id_of_key
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_request import CompletionRequest
@@ -75,7 +75,11 @@ class CompletionAnswer:
         request = self._request
         if len(request.jobs) == 1:
             own = None if request.key else self._ids[0]
-            await self._client.submit(request.jobs[0], own, request.key, request.traceparent)
+            try:
+                await self._client.submit(request.jobs[0], own, request.key, request.traceparent)
+            except RedisUnavailable:  # it may be accepted all the same, and its id is known to nobody
+                await self._abandon()
+                raise
             return
         try:
             outcomes = await self._client.submit_many(
