@@ -15,7 +15,7 @@ from llama_herd.tasks.feeder.batch_execution import BatchCount
 from llama_herd.tasks.feeder.batch_feeder import BatchFeeder
 from llama_herd.tasks.feeder.batch_lease import FeederLimits
 from llama_herd.tasks.gateway.identity import Authenticator, Caller
-from llama_herd.tasks.gateway.problem import PASSES, Problem
+from llama_herd.tasks.gateway.problem import PASSES, Problem, bad_request
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.gateway.tenant_client import OUTAGE_S, TenantClient
 from llama_herd.tasks.ledger.stored_files import Quota
@@ -76,7 +76,11 @@ class ConcurrencyLimit:
 
         num_bytes: of what is held until it is sent; each MiB counts as an answer, so that the sum is bounded.
         """
-        num = max(num, min(1 + num_bytes // SLOT_BYTES, self._most_of_one))
+        most = min(self._most, self._most_of_one)
+        if num > most:
+            fix = "Fix: fewer prompts at once, or no stream"
+            raise bad_request(f"{num} streams at once, and at most {most} may be. {fix}", "too_many_streams")
+        num = max(num, min(1 + num_bytes // SLOT_BYTES, most))
         if self._taken[tenant] + num > self._most_of_one:
             message = f"{self._most_of_one} answers are under way for this tenant, the most that may be"
             raise Problem(429, "too_many_streams", message, headers=PASSES)
