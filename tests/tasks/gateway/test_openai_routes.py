@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -44,6 +45,20 @@ def begun(herd: Herd, answer: Any) -> str:
     herd.claimed(job_id)
     herd.emit("one", started(job_id))
     return job_id
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [("/v1/embeddings", {"input": "a"}), ("/v1/rerank", {"query": "a", "documents": ["b"]})],
+)
+def test_celery_keeps_no_copy_of_vectors(
+    gateway: GatewayThread, herd: Herd, path: str, fields: dict[str, Any]
+) -> None:
+    """Nobody would read it, and in a Redis of its own it would outlive the job."""
+    with closing(gateway.connect()) as connection:
+        connection.request("POST", path, json.dumps({"model": "tales", **fields}))
+        wait_until(lambda: herd.redis.llen(QUEUE), "submitted")
+        assert json.loads(herd.redis.lindex(QUEUE, 0))["headers"]["ignore_result"] is True
 
 
 @pytest.mark.long

@@ -94,6 +94,7 @@ class TextAnswer(Generic[T]):
                     "job": job.model_copy(update={"model": self._model, "keep_s": KEEP_S}),
                     "job_id": job_id,
                     "traceparent": self._traceparent,
+                    "ignore_result": True,  # nobody would read Celery's copy of the vectors
                 }
                 for job, job_id in zip(self._jobs, self._ids, strict=True)
             ]
