@@ -302,6 +302,11 @@ def test_each_route_refuses_every_smaller_role(gateway: GatewayThread, keys: dic
     "job",
     [
         JOB,
+        {
+            "messages": [{"role": "user", "content": "a secret"}],
+            "chat_template_kwargs": {"about": "a secret"},
+            "structured_outputs": {"choice": ["a secret"]},
+        },
         {"kind": "embed", "texts": ["a secret"]},
         {"kind": "embed", "text_ids": [[1234567]]},
         {"kind": "rank", "query": "a secret", "documents": ["1234567"]},

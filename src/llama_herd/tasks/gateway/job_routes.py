@@ -37,10 +37,11 @@ from llama_herd.tasks.ledger.dead_letters import is_letter_number
 from llama_herd.tasks.ledger.redis_call import both
 from llama_herd.tasks.protocol.embedding_job import TEXT_SOURCES
 from llama_herd.tasks.protocol.events import Event
-from llama_herd.tasks.protocol.job import SOURCES, is_job_id
+from llama_herd.tasks.protocol.job import CHAT_FIELDS, SOURCES, is_job_id
 from llama_herd.tasks.protocol.kinds import parse_job
 from llama_herd.tasks.protocol.ranking_job import RANK_SOURCES
 from llama_herd.tasks.protocol.result import Result
+from llama_herd.tasks.protocol.structured_outputs import FORM_FIELDS
 from llama_herd.tasks.security.api_keys import KeyRole
 
 
@@ -75,7 +76,7 @@ class JobView(BaseModel):
 
 
 #: Fields of a job that tell what it asks, or of whom. Only operators see them here.
-ASKED = (*SOURCES, *TEXT_SOURCES, *RANK_SOURCES, "tools", "metadata", "webhook")
+ASKED = (*SOURCES, *CHAT_FIELDS, *FORM_FIELDS, *TEXT_SOURCES, *RANK_SOURCES, "metadata", "webhook")
 
 
 class JobList(BaseModel):
