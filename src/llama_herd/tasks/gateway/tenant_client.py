@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from time import monotonic
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from llama_herd.errors import NotPermitted
 from llama_herd.tasks.client.core import ClientCore
@@ -30,20 +30,26 @@ FRESH_S = 1.0
 
 
 class CachedValue(Generic[T]):
-    """A value that is looked up again once it is older than FRESH_S. Concurrent callers share one lookup."""
+    """A value that is looked up again once it is older than FRESH_S.
+
+    Concurrent callers share one lookup, and its error: else each would wait for a Redis that is away in turn.
+    """
 
     def __init__(self, look_up: Callable[[], Awaitable[T]]) -> None:
         self._look_up = look_up
-        self._looking_up = asyncio.Lock()
-        self._value: T | None = None
-        self._looked_up_s = float("-inf")
+        self._found: asyncio.Future[T] | None = None
+        self._asked_s = float("-inf")
 
     async def __call__(self) -> T:
-        async with self._looking_up:
-            if self._value is None or monotonic() - self._looked_up_s > FRESH_S:
-                self._value = await self._look_up()
-                self._looked_up_s = monotonic()
-            return self._value
+        found = self._found
+        if found is None or (found.done() and (_has_failed(found) or monotonic() - self._asked_s > FRESH_S)):
+            found = self._found = asyncio.ensure_future(self._look_up())
+            self._asked_s = monotonic()
+        return await asyncio.shield(found)  # others wait for it, too
+
+
+def _has_failed(done: asyncio.Future[Any]) -> bool:
+    return done.cancelled() or done.exception() is not None
 
 
 #: Most events of one read: so much waits in memory for a client that reads slowly.
