@@ -196,6 +196,30 @@ def test_a_job_is_opened_and_run_again(closed_gateway: GatewayThread, herd: Herd
     assert told["hash"] in old["links"]
 
 
+OUTAGE = """
+const {Job} = await import('./job.mjs')
+const [plainFetch, plainTimeout] = [globalThis.fetch, globalThis.setTimeout]
+globalThis.setTimeout = (act, ms) => plainTimeout(act, Math.min(ms, 10))
+globalThis.fetch = () => Promise.reject(new TypeError('away'))
+const job = new Job(box, () => 'operator')
+await job.open({id: 'a'})
+const away = box.textContent
+globalThis.fetch = plainFetch
+await once(() => box.textContent.includes('done'))
+tell({away, trouble: box.querySelector('.trouble').textContent})
+"""
+
+
+def test_a_job_is_looked_at_again_when_the_gateway_was_away(
+    closed_gateway: GatewayThread, herd: Herd, key: str
+) -> None:
+    herd.submit("a")
+    herd.claimed("a", "w")
+    herd.emit("w", started("a"), end("a", 2, 0))
+    told = run(closed_gateway, key, OUTAGE)
+    assert ("away" in told["away"], told["trouble"]) == (True, "")
+
+
 def test_a_failed_job_says_why_and_one_that_is_not_there_too(
     closed_gateway: GatewayThread, herd: Herd, key: str
 ) -> None:

@@ -1,6 +1,6 @@
 // Follows a job to its end, through lost connections and deaths.
 import {fold} from './answer.mjs';
-import {Refusal, events} from './server.mjs';
+import {events} from './server.mjs';
 
 const FIRST_PAUSE_MS = 300;
 const MOST_PAUSE_MS = 5000;
@@ -22,7 +22,7 @@ export async function follow(jobId, job, signal, onChange) {
         pauseMs = FIRST_PAUSE_MS;
       }
     } catch (error) {
-      if (signal.aborted || (error instanceof Refusal && error.status < 500 && error.status !== 429)) throw error;
+      if (signal.aborted || error.isFinal) throw error;
       onChange('lost');
     }
     if (!job.end) {

@@ -53,18 +53,19 @@ export class Job {
   async #look() {
     clearTimeout(this.#timer);
     const id = this.#id;
-    let job = null;
+    let [job, trouble, goesOn] = [null, '', true];
     try {
       job = await ask('GET', this.#path);
+      goesOn = !job.result;
     } catch (error) {
-      if (id === this.#id) this.#complain(error.message);
+      trouble = error.message;
+      goesOn = !error.isFinal;
     }
     if (id !== this.#id) return;
     for (const part of [this.#talk, this.cancel, this.retry]) show(part, false);
-    if (!job) return;
-    this.#complain('');
-    this.#draw(job);
-    if (!job.result) this.#timer = setTimeout(() => this.#look(), POLL_MS);
+    this.#complain(trouble);
+    if (job) this.#draw(job);
+    if (goesOn) this.#timer = setTimeout(() => this.#look(), POLL_MS);
   }
 
   #complain(text) {

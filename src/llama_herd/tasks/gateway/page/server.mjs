@@ -11,6 +11,9 @@ export class Refusal extends Error {
     super(error.message ?? `the gateway says ${status}`);
     Object.assign(this, {status, code: error.code, param: error.param, retryAfterS});
   }
+
+  /** Whether the same request will be refused in a moment, too. */
+  get isFinal() { return this.status < 500 && this.status !== 429; }
 }
 
 export const key = {
