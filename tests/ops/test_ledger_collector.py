@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -21,6 +21,7 @@ from llama_herd.ops.ledger_collector import (
 from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.ledger.overview import LaneCounts, QueueCounts, TenantCounts
 from llama_herd.tasks.protocol.message import queue_name
+from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import PATIENCE_S, wait_until
 
@@ -49,17 +50,18 @@ def load(tenant: str, num_messages: int, model: str = "served") -> TenantCounts:
 class Told(LedgerReader):
     """What a ledger might tell."""
 
-    def __init__(self, *loads: TenantCounts) -> None:
-        self._told = loads
+    def __init__(self, *loads: TenantCounts, served: Iterable[str]) -> None:
+        statuses = (WorkerStatus(name=one, state="ready", model=one, device="", slots=1) for one in served)
+        self._told = LedgerReading(0.0, loads, tuple(statuses))
 
     def read(self) -> LedgerReading:
-        return LedgerReading(0.0, self._told, ())
+        return self._told
 
 
-def samples(*loads: TenantCounts) -> dict[str, dict[tuple[str, ...], float]]:
+def samples(*loads: TenantCounts, served: Iterable[str] = ()) -> dict[str, dict[tuple[str, ...], float]]:
     return {
         family.name: {tuple(sample.labels.values()): sample.value for sample in family.samples}
-        for family in LedgerCollector(Told(*loads), SETTINGS).collect()
+        for family in LedgerCollector(Told(*loads, served=served), SETTINGS).collect()
     }
 
 
@@ -80,6 +82,14 @@ def test_models_that_anybody_may_name_are_bounded_too() -> None:
     models = {model for model, _, _ in samples(*strangers, *own)["herd_queue_jobs"]}
     assert len(models) == MAX_NAMES + 3
     assert {"served", "asleep", OTHER} <= models
+
+
+def test_models_that_workers_serve_keep_their_names() -> None:
+    """Under another name they would have no worker, and an alert would say that nobody serves them."""
+    names = [f"m{number}" for number in range(MAX_NAMES + 5)]
+    found = samples(*(load("default", 1, name) for name in names), served=names)
+    assert {model for model, _ in found["herd_queue_due_jobs"]} == set(names)
+    assert {model for model, _ in found["herd_workers"]} >= set(names)
 
 
 @pytest.mark.long

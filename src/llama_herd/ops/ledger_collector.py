@@ -113,18 +113,20 @@ class LedgerCollector(Collector):
         reading = self._reader.read()
         yield gauge("ledger_up", "Whether Redis has lately told what waits.", (), {(): reading is not None})
         if reading is not None:
-            yield from self._queue_gauges(reading.loads)
+            yield from self._queue_gauges(reading)
             yield from _ended_gauges(reading.loads)
             yield self._workers(reading.workers)
 
-    def _queue_gauges(self, loads: tuple[TenantCounts, ...]) -> Iterator[Metric]:
+    def _queue_gauges(self, reading: LedgerReading) -> Iterator[Metric]:
         """What waits, by model and tenant; of a queue's lanes also its depth and its age."""
+        loads, served = reading.loads, (one.model for one in reading.workers)
         sizes = Counter[str]()
         for load in loads:
             for one in load.queues:
                 sizes[model_of(one.queue, load.tenant)] += one.num_messages
         tenants = _tenant_names(loads)
-        models = _series_names(sizes, (self._settings.served_model, *self._settings.standing_models))
+        own = (self._settings.served_model, *self._settings.standing_models)
+        models = _series_names(sizes, (*own, *served))
         depths, oldest_s = Counter[tuple[str, ...]](), dict[tuple[str, ...], float]()
         due, due_tokens, tokens, delayed, paused = (Counter[tuple[str, ...]]() for _ in range(5))
         for load in loads:
