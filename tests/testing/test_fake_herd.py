@@ -13,10 +13,10 @@ import psutil
 import pytest
 from redis import Redis
 
-from llama_herd import AsyncClient, Client, ErrorCode, GenerationError, JobNotFound, Token
+from llama_herd import AsyncClient, Client, ErrorCode, GenerationError, JobNotFound, Token, UnservedModel
 from llama_herd.errors import BadInput
 from llama_herd.local.worker_process import WorkerDied
-from llama_herd.testing import Answer, FakeHerd
+from llama_herd.testing import Answer, FakeHerd, fake_herd
 from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.cli.gateway_process import GatewayProcess
 
@@ -200,6 +200,26 @@ def test_nothing_of_one_test_is_left_for_the_next(herd: FakeHerd) -> None:
     assert (job_id, herd.client.result(job_id).text) == (jobs[0], "other")
 
 
+def test_what_waits_for_a_model_that_is_not_here_holds_up_no_reset(
+    herd: FakeHerd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.warns(UnservedModel):
+        job_id = herd.client.submit(prompt="x", model="nobody")
+    monkeypatch.setattr(fake_herd, "sleep", lambda _: pytest.fail("nobody will take it"))
+    herd.reset()
+    with pytest.raises(JobNotFound):
+        herd.client.job(job_id)
+
+
+def test_a_job_that_wants_its_ids_alone_takes_no_answer(herd: FakeHerd) -> None:
+    """As that of `/tokenize`, of which a model hears nothing."""
+    herd.answer("first", "then", to="one")
+    told = [ask(herd, prompt=text, echo=True, sampling={"max_tokens": 0}) for text in ("one two", "another")]
+    assert [(one.prompt_text, one.text) for one in told] == [("one two", ""), ("another", "")]
+    assert [job.text for job in herd.jobs] == []
+    assert ask(herd, prompt="one").text == "first"
+
+
 def test_a_gateway_serves_it(herd: FakeHerd, tmp_path: Path) -> None:
     herd.answer("one two six ten")
     with GatewayProcess(herd.url, tmp_path / "log") as gateway:
@@ -240,7 +260,18 @@ def test_a_redis_of_others_is_not_emptied(redis: Redis, redis_url: str) -> None:
     assert redis.dbsize() == 0
 
 
+def test_a_herd_may_be_another_tenant_s() -> None:
+    with FakeHerd(tenant="acme") as herd, Client(herd.url, tenant="acme") as client:
+        herd.answer("x")
+        assert client.result(client.submit(prompt="x")).text == "x"
+        assert [job.tenant for job in herd.jobs] == ["acme"]
+        herd.reset()
+        assert herd.client.count_jobs() == 0
+
+
 def test_settings_and_names_that_cannot_be_are_told() -> None:
+    with pytest.raises(BadInput, match="tenants: the workers of a fake herd have one"):
+        FakeHerd(tenants="acme,globex")
     with pytest.raises(BadInput, match="models: must be names such as llama-3"):
         FakeHerd(["a b"])
     with (

@@ -63,6 +63,8 @@ class FakeHerd:
         for name in settings.keys() - WorkerSettings.model_fields:
             meant = did_you_mean(close_names(name, WorkerSettings.model_fields))
             raise BadInput(f"{name}: is no setting of a worker{meant}")
+        if settings.get("tenants"):
+            raise BadInput("tenants: the workers of a fake herd have one. Fix: tenant")
         self._redis_url = redis_url
         self._settings = {"lease_ms": LEASE_MS, **settings}
         self._script = Script()
@@ -97,7 +99,7 @@ class FakeHerd:
     @cached_property
     def client(self) -> Client:
         """A client of its own, for what a test itself asks."""
-        return self._stack.enter_context(Client(self.url))
+        return self._stack.enter_context(Client(self.url, tenant=self._settings.get("tenant")))
 
     @property
     def log(self) -> str:
@@ -137,8 +139,11 @@ class FakeHerd:
         return self
 
     def _is_busy(self) -> bool:
-        """Whether jobs run or wait, or Celery has not heard of the end of one that a worker has had."""
-        if self.client.count_jobs():
+        """Whether jobs run or wait, or Celery has not heard of the end of one that a worker has had.
+
+        Those for a model that is not here have no worker, and would wait for ever.
+        """
+        if any(self.client.count_jobs(model=model) for model in self.models):
             return True
         with self._redis.pipeline(transaction=False) as asked:
             for one in self.jobs:

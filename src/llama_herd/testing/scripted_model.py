@@ -32,7 +32,7 @@ from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.grammars.figures import GrammarFigures
 from llama_herd.worker.loading.chats import ChatOutputs
-from llama_herd.worker.loading.sequence_maker import SequenceMaker
+from llama_herd.worker.loading.sequence_maker import SequenceMaker, is_nothing_computed
 from llama_herd.worker.loading.text_sequences import TextMaker
 from llama_herd.worker.settings import MAX_PREFILL_TOKENS, WorkerSettings
 
@@ -113,12 +113,12 @@ class ScriptedMaker(SequenceMaker):
         )
 
     def sequences(self, job_id: str, job: Job, now_ms: int, due_ms: int | None = None) -> list[Sequence]:
-        """Of texts nothing is asked: their vectors and ranks follow from them."""
+        """Of what follows from a job alone nothing is asked: vectors, ranks, the ids of its prompt."""
         made = super().sequences(job_id, job, now_ms, due_ms)
         if isinstance(job, RankingJob):
             logits = (scripted_logit(job.query, document) for document in job.documents)
             return [RankedSequence.of(one, logit=logit) for one, logit in zip(made, logits, strict=True)]
-        if isinstance(job, TextJob):
+        if isinstance(job, TextJob) or is_nothing_computed(job):
             return made
         answer = self.ask(AskedJob(job_id, job.tenant, self.model, job))
         if answer.error and not answer.after_tokens:
