@@ -68,6 +68,14 @@ def test_each_code_can_be_an_answer(herd: FakeHerd, after_tokens: int) -> None:
     assert {result.attempts for result in results} == {1 if after_tokens else 0}
 
 
+def test_a_failure_comes_though_its_text_is_shorter_or_is_not_written(herd: FakeHerd) -> None:
+    herd.answer(Answer.failing("out_of_memory", text="one", after_tokens=9), to="short")
+    herd.answer(Answer.failing("out_of_memory", after_tokens=3), to="unwritten")
+    short, unwritten = ask(herd, prompt="short"), ask(herd, prompt="unwritten")
+    assert [one.error and one.error.code for one in (short, unwritten)] == ["out_of_memory"] * 2
+    assert (short.text, unwritten.text) == ("one", "This answer")
+
+
 def test_a_death_costs_time_and_no_text(herd: FakeHerd) -> None:
     herd.answer(Answer.of("one two six ten", dies_after=2))
     job_id = herd.client.submit(prompt="x", model="qwen")

@@ -73,9 +73,14 @@ class Answer:
 
     @classmethod
     def failing(
-        cls, code: str, message: str = "this failure is scripted", *, text: str = "", after_tokens: int = 0
+        cls,
+        code: str,
+        message: str = "this failure is scripted",
+        *,
+        text: str | None = None,
+        after_tokens: int = 0,
     ) -> Self:
-        """An error with this code, at once or after so many tokens of a text."""
+        """An error with this code, at once or after so many tokens of a text, at its end at the latest."""
         return cls(text=text, error=code, message=message, after_tokens=after_tokens)
 
     def plus(self, **fields: Any) -> Self:

@@ -71,7 +71,9 @@ class ScriptedSequence(KnownSequence):
 
     @property
     def has_failed(self) -> bool:
-        return bool(self.answer.error) and len(self.ids) >= self.answer.after_tokens
+        """Whether it fails now: after so many tokens, or in place of the end of a shorter text."""
+        num_tokens = min(self.answer.after_tokens, len(self.scripted_ids) - 1)
+        return bool(self.answer.error) and len(self.ids) >= num_tokens
 
     @property
     def is_deadly(self) -> bool:
