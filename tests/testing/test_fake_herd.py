@@ -177,6 +177,21 @@ def test_functions_run_where_the_test_does(herd: FakeHerd) -> None:
     assert herd.client.result(job_id).text == f"qwen: x {os.getpid()}"
 
 
+def test_a_function_that_does_not_return_holds_up_no_end() -> None:
+    """As one does that waits for what a test that has failed would have said."""
+    held = threading.Event()
+    herd = FakeHerd(["one"]).start()
+    herd.answer(lambda asked: str(held.wait()))
+    herd.client.submit(prompt="x", model="one")
+    wait_until(lambda: herd.jobs, "it is asked")
+    ending = threading.Thread(target=herd.close)
+    ending.start()
+    ending.join(PATIENCE_S)
+    has_ended = not ending.is_alive()
+    held.set()
+    assert has_ended
+
+
 def test_batches_and_asyncio(herd: FakeHerd) -> None:
     herd.answer(lambda asked: asked.text.upper())
     prompts = [f"row {number}" for number in range(20)]

@@ -16,6 +16,8 @@ from llama_herd.testing.script import AskedJob, Script
 class ScriptServer(ThreadingMixIn, UnixStreamServer):
     """Answers by a script, on threads of its own, as long as the block lasts."""
 
+    daemon_threads = True  # functions of the script may wait for ever
+
     def __init__(self, script: Script, path: Path) -> None:
         super().__init__(str(path), _Question)
         self.script = script
