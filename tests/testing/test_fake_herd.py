@@ -177,7 +177,7 @@ def test_functions_run_where_the_test_does(herd: FakeHerd) -> None:
     assert herd.client.result(job_id).text == f"qwen: x {os.getpid()}"
 
 
-def test_a_function_that_does_not_return_holds_up_no_end() -> None:
+def test_a_function_that_does_not_return_holds_up_no_end(capfd: pytest.CaptureFixture[str]) -> None:
     """As one does that waits for what a test that has failed would have said."""
     held = threading.Event()
     herd = FakeHerd(["one"]).start()
@@ -187,9 +187,12 @@ def test_a_function_that_does_not_return_holds_up_no_end() -> None:
     ending = threading.Thread(target=herd.close)
     ending.start()
     ending.join(PATIENCE_S)
-    has_ended = not ending.is_alive()
+    has_ended, asked = not ending.is_alive(), [one for one in threading.enumerate() if "_request" in one.name]
     held.set()
     assert has_ended
+    for one in asked:
+        one.join(PATIENCE_S)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_batches_and_asyncio(herd: FakeHerd) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import socket
+from contextlib import suppress
 from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingMixIn, UnixStreamServer
 from threading import Thread
@@ -39,14 +40,15 @@ class _Question(StreamRequestHandler):
     def handle(self) -> None:
         line = self.rfile.readline()
         if not line.endswith(b"\n"):
-            return  # the worker that asked is dead
+            return  # the worker that asked is dead, as it may be below
         fields = json.loads(line)
         asked = AskedJob(**{**fields, "job": GenerationJob.model_validate(fields["job"])})
         try:
             reply: dict[str, Any] = {"answer": self.server.script.reply_to(asked).to_dict()}
         except GenerationError as error:
             reply = {"code": error.code, "message": error.message}
-        self.wfile.write(json.dumps(reply).encode() + b"\n")
+        with suppress(BrokenPipeError):
+            self.wfile.write(json.dumps(reply).encode() + b"\n")
 
 
 class AskedScript:
