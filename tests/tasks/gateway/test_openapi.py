@@ -1,7 +1,9 @@
 """The description of the API is what the code does."""
 
 import json
+import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from benchmarks.stand_in import StandIn
 from llama_herd.errors import InvalidJob
 from llama_herd.tasks.gateway.app import ROUTES
 from llama_herd.tasks.gateway.openapi import document, page
-from llama_herd.tasks.gateway.routes import OPERATIONS
+from llama_herd.tasks.gateway.routes import ERRORS, OPERATIONS
 from llama_herd.tasks.openai.body_schema import body_schema
 from llama_herd.tasks.openai.request_body import CHAT, ENDPOINTS, Endpoint, RequestBody
 from llama_herd.tasks.protocol.job import GenerationJob
@@ -19,6 +21,7 @@ from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
 from tests.tasks.gateway.gateway_thread import GatewayThread
 
+DOCS = Path(__file__).parents[3] / "docs/gateway.md"
 #: Routes of pages, and the description itself.
 OF_PAGES = ("/", "/page/{name}", "/docs", "/openapi.json")
 
@@ -49,6 +52,11 @@ def references(value: Any) -> set[str]:
 
 
 @pytest.mark.long
+def test_every_status_of_an_error_stands_in_the_docs() -> None:
+    told = re.findall(r"^\| ([\d, ]+) \|", DOCS.read_text(), re.MULTILINE)
+    assert set(map(str, ERRORS)) <= {status for row in told for status in row.split(", ")}
+
+
 def test_every_reference_leads_somewhere_and_every_field_is_described() -> None:
     schemas = document()["components"]["schemas"]
     assert references(document()) <= {f"#/components/schemas/{name}" for name in schemas}

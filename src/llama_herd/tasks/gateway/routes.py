@@ -268,5 +268,5 @@ ERRORS = {
     503: "there are no keys, Redis or the files are away, no worker is up, or the job may succeed later: see "
     "Retry-After",
     504: "the job was not finished by its deadline",
-    507: "there is no room for the file",
+    507: "there is no room for the file, or ended jobs keep as much as they may",
 }
