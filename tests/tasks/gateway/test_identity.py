@@ -11,6 +11,7 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.errors import BadInput, RecordUnreadable, SettingsError
 from llama_herd.tasks.gateway.app import ROUTES
+from llama_herd.tasks.gateway.herd_routes import DENIED
 from llama_herd.tasks.gateway.request_log import JsonLogFormatter
 from llama_herd.tasks.gateway.routes import OPERATIONS
 from llama_herd.tasks.gateway.settings import GatewaySettings
@@ -462,6 +463,8 @@ def test_a_right_that_the_gateway_lacks_is_named(guarded: GuardedRedis) -> None:
             found = gateway.ask("GET", path, headers=shown)
             assert (found.status, found.error["code"]) == (403, "not_permitted")
             assert "the tenant acme" in found.error["message"]
+        found = gateway.ask("GET", "/health/ready")  # which anybody may ask
+        assert (found.status, found.json["reason"]) == (503, DENIED)
         gateway.forget()
         with StandIn(guarded.url):
             assert gateway.ask("GET", "/health/ready").status == 200

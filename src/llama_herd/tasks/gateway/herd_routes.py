@@ -94,6 +94,10 @@ def _health_answer(found: Health) -> Response:
     return JSONResponse(found.model_dump(exclude_none=True), found.http_status)
 
 
+#: Who asks may be anybody, so it names no tenant.
+DENIED = "the gateway's user of Redis lacks a right to a tenant. Fix: herd acl"
+
+
 async def _unready_reason(context: GatewayContext) -> str:
     """Why a job would not be run; empty if one would."""
     if context.is_closing.is_set():
@@ -105,8 +109,8 @@ async def _unready_reason(context: GatewayContext) -> str:
             try:
                 if any(worker.state == "ready" for worker in await context.client_of(tenant).workers()):
                     return ""
-            except Problem as problem:  # other tenants may be served
-                reason = problem.message
+            except Problem:  # other tenants may be served
+                reason = DENIED
     except NotPermitted:
         return "the gateway's user of Redis may not look up keys"
     except HerdError:
