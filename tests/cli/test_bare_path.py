@@ -35,7 +35,10 @@ for arguments in [*runs, ["--version"], ["settings"], ["doctor"], ["inspect"], [
     if result.exc_info and result.exc_info[0] is not SystemExit:
         traceback.print_exception(*result.exc_info)
         print("herd", *arguments)
+import asyncio
 import llama_herd.tasks.gateway.openapi, llama_herd.tasks.openai.response
+from llama_herd.tasks.gateway.herd_routes import show_version
+asyncio.run(show_version(None))
 from llama_herd.extras import install_command
 install_command("worker")
 print(len(runs), "commands")

@@ -1,12 +1,12 @@
 """The herd as `herd status` shows it, within what the caller may see; and whether a job would be run."""
 
-from importlib.metadata import version
 from typing import Self
 
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, Response
 
 from llama_herd.errors import HerdError, NotPermitted
+from llama_herd.extras import own_version
 from llama_herd.tasks.client.job_status import JobStatus, TenantSnapshot
 from llama_herd.tasks.client.tenant_status import QueueStatus
 from llama_herd.tasks.gateway.call import Call
@@ -65,7 +65,7 @@ class Version(BaseModel):
 
 async def show_version(_: Call) -> Response:
     """The version of this gateway."""
-    return Response(Version(version=version("llama-herd")).model_dump_json(), media_type="application/json")
+    return JSONResponse(Version(version=own_version()).model_dump())
 
 
 async def show_herd(call: Call) -> Response:
