@@ -1,13 +1,18 @@
 """Whatever stands in a field of a request for vectors or ranks, it is answered, or refused by its name."""
 
 import json
+import logging
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks.gateway.openapi import document
+from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.testing import FakeHerd
+from tests.chaos.harness.patience import wait_until
+from tests.logged import listening
 from tests.tasks.gateway.gateway_thread import GatewayThread
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
@@ -44,6 +49,21 @@ OF_ALL = ("the body must ", "no worker ", "documents: all texts together ")
 def gateway(herd: FakeHerd) -> Iterator[GatewayThread]:
     with GatewayThread(herd.url) as gateway:
         yield gateway
+
+
+def test_an_outage_behind_an_answer_is_told_as_one(herd: FakeHerd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis is gone when the jobs of vectors that were sent are to be purged."""
+
+    async def purge(*_: object) -> None:
+        raise RedisUnavailable("Redis is away")
+
+    monkeypatch.setattr(TenantClient, "purge", purge)
+    with GatewayThread(herd.url, request_log="all") as gateway, listening(logging.INFO) as logged:
+        path = "/v1/embeddings"
+        assert gateway.ask("POST", path, GOOD[path]).status == 200
+        wait_until(lambda: any(hasattr(one, "fields") for one in logged.records), "it is told")
+    (told,) = [vars(one)["fields"] for one in logged.records if hasattr(one, "fields")]
+    assert (told["status"], told["error"], told["cause"]) == (200, "queue_unavailable", "Redis is away")
 
 
 @pytest.mark.parametrize("path", GOOD)

@@ -194,7 +194,13 @@ class ErrorMiddleware:
         try:
             await self._app(scope, receive, pass_on)
         except Exception as error:
-            answer = _answer(scope, Problem(500, "internal_error", _BUG, cause=error_place(error)))
+            late = error.__cause__ if has_begun else None  # Starlette answers no error behind a status
+            answer = _answer(
+                scope,
+                Problem.from_error(late)
+                if isinstance(late, HerdError)
+                else Problem(500, "internal_error", _BUG, cause=error_place(error)),
+            )
             if not has_begun:  # else the server cuts it off, since it is not whole
                 await answer(scope, receive, send)
 
