@@ -1,6 +1,7 @@
 """Completions of several prompts, with workers played by hand."""
 
 import json
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -153,6 +154,19 @@ def test_the_same_key_is_the_same_jobs(gateway: GatewayThread, stand_in: StandIn
     assert len(stand_in.answered) == 2
     other = gateway.ask("POST", COMPLETIONS, asked("a", "c"), key)
     assert (other.status, other.error["code"], other.error["param"]) == (409, "job_conflict", "prompt.1")
+
+
+def test_another_request_under_a_key_ends_none_of_the_first_one_s_jobs(
+    gateway: GatewayThread, herd: Herd
+) -> None:
+    key = {"Idempotency-Key": "order 7"}
+    with closing(gateway.connect()) as first:
+        first.request("POST", COMPLETIONS, json.dumps(asked("a", "b")), key)
+        wait_until(lambda: herd.redis.llen(QUEUE) == 2, "submitted")
+        found = gateway.ask("POST", COMPLETIONS, asked("a", "c"), {**key, "X-On-Disconnect": "cancel"})
+        assert found.error["code"] == "job_conflict"
+        wait_until(lambda: not gateway.context._chores, "what is to be cancelled is")
+        assert herd.redis.zcard(herd.ledger.key("pending")) == 2
 
 
 def test_more_than_the_queue_takes_are_all_taken_back(redis_url: str, herd: Herd) -> None:

@@ -77,8 +77,8 @@ class CompletionAnswer:
             own = None if request.key else self._ids[0]
             try:
                 await self._client.submit(request.jobs[0], own, request.key, request.traceparent)
-            except RedisUnavailable:  # it may be accepted all the same, and its id is known to nobody
-                await self._abandon()
+            except RedisUnavailable:  # it may be accepted all the same
+                await self._take_back()
                 raise
             return
         try:
@@ -92,8 +92,13 @@ class CompletionAnswer:
                 if outcome.error is not None:
                     raise _not_accepted(outcome.error, request.source(number))
         except HerdError:
-            await self._abandon()
+            await self._take_back()
             raise
+
+    async def _take_back(self) -> None:
+        """Cancel what was accepted of a request that is refused; under a key it may be another request's."""
+        if not self._request.key:
+            await self._abandon()
 
     async def _whole(self) -> ASGIApp:
         """The answer once all jobs have ended. Raises Problem if one did not end well."""
