@@ -234,6 +234,26 @@ def test_each_further_prompt_counts_as_a_request(redis_url: str, herd: Herd, sta
         assert int(found.headers["retry-after"]) > 4
 
 
+@pytest.mark.parametrize(
+    ("key_rate", "path", "body"),
+    [
+        (1, COMPLETIONS, asked("a", "b", metadata={"of_openai": "x" * 1_000_000})),
+        (1, "/v1/embeddings", {"model": "of/a-hub", "input": "a", "user": "x" * 1_000_000}),
+        (0.05, "/v1/jobs", {"prompt": "a", "model": "tales"}),
+    ],
+)
+def test_what_a_request_itself_costs_is_no_reason_to_refuse_it(
+    redis_url: str, herd: Herd, stand_in: StandIn, key_rate: float, path: str, body: dict[str, Any]
+) -> None:
+    """It was let in, and leaves a debt; else it would never come through, however long its client waits."""
+    key = run_dialogue(herd.redis, create_key("many", "default", KeyRole.PRODUCER))
+    shown = {"Authorization": f"Bearer {key}"}
+    with GatewayThread(redis_url, key_rate=key_rate) as gateway:
+        assert gateway.ask("POST", path, body, shown).status in (200, 202, 404)
+        found = gateway.ask("POST", path, body, shown)
+        assert (found.status, found.error["code"]) == (429, "rate_limit_exceeded")
+
+
 @pytest.mark.long
 def test_a_key_bounds_the_priority_of_its_jobs(gateway: GatewayThread, herd: Herd, redis: Redis) -> None:
     key = run_dialogue(redis, create_key("bulk", "default", KeyRole.PRODUCER, max_priority=-1))

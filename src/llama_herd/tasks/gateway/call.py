@@ -32,6 +32,7 @@ class Call(Request):
 
     caller: Caller
     queue: TenantClient
+    _cost = 0.0
 
     @property
     def context(self) -> GatewayContext:
@@ -40,8 +41,13 @@ class Call(Request):
     async def admit(self, needs: KeyRole) -> None:
         """Identify the caller, check its role, and charge its rate. Raises Problem."""
         self.caller = await self.context.authenticator.admit(self, needs)
-        self.context.rate_limit.charge(self.caller)
+        self.charge(1.0)
         self.queue = self.context.client_of(self.caller.tenant)
+
+    def charge(self, cost: float) -> None:
+        """Charge a cost of this request to the caller's rate. Raises Problem."""
+        self.context.rate_limit.charge(self.caller, cost, self._cost)
+        self._cost += cost
 
     async def read(self, parse: Callable[[dict[str, Any]], T]) -> T:
         """Read the body, and return what `parse` makes of it. Raises Problem, and its errors.
@@ -51,7 +57,7 @@ class Call(Request):
         """
         settings = self.context.settings
         raw = await read_body(self, settings)
-        self.context.rate_limit.charge(self.caller, len(raw) / BODY_BYTES)
+        self.charge(len(raw) / BODY_BYTES)
         async with self.context.parsing:
             found = parse(parse_object(raw, settings))
             await asyncio.sleep(0)

@@ -38,15 +38,18 @@ class RateLimit:
         #: By fingerprint: the requests that were left, and when, by time.monotonic.
         self._left: dict[str, tuple[float, float]] = {}
 
-    def charge(self, caller: Caller, cost: float = 1.0) -> None:
-        """Take a request's cost. Raises Problem if none is left. A caller without a key has no limit."""
+    def charge(self, caller: Caller, cost: float, own: float) -> None:
+        """Take a request's cost. Raises Problem if none is left. A caller without a key has no limit.
+
+        own: what the same request has cost so far, by which it must not be refused.
+        """
         fingerprint = caller.fingerprint
         if fingerprint is None or not self._per_s:
             return
         now_s = monotonic()
         left, seen_s = self._left.get(fingerprint, (self._most, now_s))
         left = min(self._most, left + self._per_s * (now_s - seen_s))
-        if left <= 0:
+        if left + own <= 0:
             self._left[fingerprint] = left, now_s
             message = f"this key may send {self._per_s:g} requests a second. Fix: HERD_GATEWAY_KEY_RATE"
             wait_s = max(1, ceil((1 - left) / self._per_s))

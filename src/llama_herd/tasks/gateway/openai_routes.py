@@ -38,7 +38,7 @@ async def create_chat_completion(call: Call) -> CompletionAnswer:
 async def _complete(endpoint: Endpoint, call: Call) -> CompletionAnswer:
     settings, caller = call.queue.settings, call.caller
     asked = await call.read(lambda body: CompletionRequest(endpoint, body, call.headers, settings, caller))
-    call.context.rate_limit.charge(caller, len(asked.jobs) - 1)
+    call.charge(len(asked.jobs) - 1)
     await call.queue.check_model(asked.model)
     return CompletionAnswer(call, asked)
 

@@ -53,7 +53,7 @@ def _read(kind: Callable[[dict[str, Any], Settings], T], body: dict[str, Any], c
 async def _model(call: Call, jobs: Sequence[TextJob], foreign: str) -> str:
     """The model that is asked, once the caller may ask it. Raises Problem, and InvalidJob."""
     call.caller.check_priority(jobs[0].priority)
-    call.context.rate_limit.charge(call.caller, len(jobs) - 1)
+    call.charge(len(jobs) - 1)
     model = foreign or jobs[0].model or await call.queue.only_model()
     await call.queue.check_model(model)
     return model
