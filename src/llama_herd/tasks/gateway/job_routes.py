@@ -84,7 +84,10 @@ class JobList(BaseModel):
 
     object: Literal["list"] = Field(default="list", description="A list.")
     data: list[JobStatus] = Field(description="The jobs.")
-    has_more: bool = Field(description="Whether there may be more, `after` the last of these.")
+    has_more: bool = Field(
+        description="Whether there may be more: `after` the last of these; of jobs that run or wait, by a "
+        "higher `limit`."
+    )
 
 
 #: Jobs of a page that does not say how many, and the most.

@@ -86,7 +86,7 @@ JOB_QUERIES = (
     ("model", "Only jobs of this model."),
     ("since_s", "Only jobs that ended within so many seconds."),
     ("metadata", "Only ended jobs with this note, name=value; may be repeated."),
-    AFTER,
+    ("after", "The id of an ended job after which the page begins."),
     ("limit", "Most jobs of a page: 1 to 500."),
 )
 FOR = (("for_s", "It ends by itself after so many seconds, a year at most; absent: when it is ended."),)
