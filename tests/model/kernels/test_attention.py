@@ -98,10 +98,16 @@ def test_every_set_attends_as_float64(
     case.check(case.attend(attention))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("head_dim", [64, 80, 100, 120])
 @pytest.mark.parametrize("scattered", [True, False])
-def test_long_rows_in_parts_attend_as_float64(attention: Attention, scattered: bool) -> None:
-    case = Case.of([5000, 4096, 4097, 7], scattered=scattered)  # more blocks than a row may have parts
+def test_long_rows_in_parts_attend_as_float64(
+    attention: Attention, scattered: bool, head_dim: int, dtype: torch.dtype
+) -> None:
+    lengths = [5000, 4096, 4097, 7]  # more blocks than a row may have parts: a part has several
+    case = Case.of(lengths, head_dim=head_dim, dtype=dtype, scattered=scattered)
     case.check(case.attend(attention))
+    case.check(case.attend(attention, scale=0.7), scale=0.7)  # a few keys weigh all, wherever they are
 
 
 @pytest.mark.drawn

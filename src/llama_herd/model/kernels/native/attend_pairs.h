@@ -198,7 +198,7 @@ static void weigh(const Attention& a, int64_t first, int64_t end, QuerySet& set)
   store(factors, shrink);
   for (int q = 0; q < COUNT; q++)
     if (factors[q * WORDS] != 1)
-      for (int64_t n = 0; n < a.head_dim; n += LANES)
+      for (int64_t n = 0; n < numbers_of<Bfloat16>(a.head_dim); n += LANES)
         store(set.sums[q] + n, multiply(load(set.sums[q] + n), all(factors[q * WORDS])));
 }
 
