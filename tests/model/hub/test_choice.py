@@ -129,6 +129,16 @@ def test_a_folder_comes_with_what_is_read_of_it_and_its_weights_last() -> None:
     assert found.name == ""
 
 
+def test_templates_with_names_come_too() -> None:
+    """Without that for tools, a chat with tools would be written without them."""
+    folder = "additional_chat_templates"
+    templates = ["chat_template.jinja", f"{folder}/rag.jinja", f"{folder}/tool_use.jinja"]
+    files = FOLDER | dict.fromkeys([*templates, f"{folder}/x/a.jinja", "a/b.jinja"], 0)
+    of_texts = choose_texts(listing(files), HubName.parse(REPO), lambda: Room(0, "nowhere"))
+    for found in (chosen(listing(files)), of_texts):
+        assert [file.name for file in found.files if file.name.endswith(".jinja")] == templates
+
+
 def test_behind_a_server_only_what_tells_of_texts_comes() -> None:
     files = FOLDER | dict.fromkeys(["tokenizer_config.json", "generation_config.json"], 0)
     without_weights = {name: size for name, size in files.items() if name != "model.safetensors"}

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -33,11 +33,12 @@ _BESIDE = (
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
-    "chat_template.json",
     "modules.json",
     "config_sentence_transformers.json",
     "sentence_bert_config.json",
 )
+#: Chat templates that have names, as that for tools.
+_TEMPLATE = re.compile(r"additional_chat_templates/[^/]+\.jinja")
 #: Files of the modules of sentence-transformers, such as 1_Pooling and 2_Dense.
 _OF_MODULE = re.compile(r"\d+_\w+/(?:config\.json|model\.safetensors)")
 
@@ -101,8 +102,7 @@ def choose_texts(listing: RepoListing, name: HubName, room: Callable[[], Room]) 
         return choose(listing, name, room)
     if _TOKENIZER not in files:
         return replace(min(found, key=lambda one: one.num_bytes), why="the smallest: all have the same texts")
-    texts = [files[one] for one in (_TOKENIZER, _CONFIG, *_BESIDE) if one in files]
-    return ChosenFiles("", tuple(texts), "its texts alone, as a server has its weights")
+    return ChosenFiles("", tuple(_beside(files)), "its texts alone, as a server has its weights")
 
 
 def candidates(files: Iterable[HubFile]) -> list[ChosenFiles]:
@@ -174,8 +174,13 @@ def _choose_folder(listing: RepoListing) -> ChosenFiles:
             "or with GGUF files of the model"
         )
     of_modules = [file for name, file in sorted(files.items()) if _OF_MODULE.fullmatch(name)]
-    beside = [files[one] for one in (_CONFIG, _TOKENIZER, *_BESIDE) if one in files]
-    return ChosenFiles("", (*beside, *of_modules, *weights), "safetensors, as there is no GGUF file")
+    return ChosenFiles("", (*_beside(files), *of_modules, *weights), "safetensors, as there is no GGUF file")
+
+
+def _beside(files: Mapping[str, HubFile]) -> list[HubFile]:
+    """What is read beside the weights of a folder."""
+    names = [one for one in (_CONFIG, _TOKENIZER, *_BESIDE) if one in files]
+    return [files[one] for one in (*names, *sorted(filter(_TEMPLATE.fullmatch, files)))]
 
 
 def _shards(listing: RepoListing, files: dict[str, HubFile]) -> list[HubFile]:
