@@ -13,6 +13,9 @@ STORED = {"name", "architecture", "model_type", "interleaved", "fused", "norms_f
 #: Parts that a native block has, or does not have.
 PARTS = {"qkv_bias", "qk_norm"}
 
+#: What chats are read by.
+TEXTS = {"stripping"}
+
 #: What the config turns into numbers: scales, caps, windows, rotations.
 NUMBERS = {
     *("scaled_embedding", "multipliers", "caps", "query_scalar", "wide_query_layers", "window"),
@@ -23,7 +26,7 @@ NUMBERS = {
 
 def test_every_field_has_one_place() -> None:
     """A new field of a family that changes its blocks must be among `OF_A_BLOCK`."""
-    named = [*STORED, *PARTS, *NUMBERS, *OF_A_BLOCK]
+    named = [*STORED, *PARTS, *TEXTS, *NUMBERS, *OF_A_BLOCK]
     assert sorted(named) == sorted(field.name for field in fields(Family))
 
 

@@ -7,13 +7,17 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from gguf import TokenType
 from jinja2.exceptions import TemplateError
 from tokenizers import AddedToken, normalizers, pre_tokenizers
 
 from llama_herd.errors import GenerationError, InvalidJob
+from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.chat import Chat, ChatTemplates
 from llama_herd.model.text.control_tokens import ControlTokens
+from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.tokenizer_json import TokenizerJson
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from tests.model.text.templates import (
@@ -26,6 +30,7 @@ from tests.model.text.templates import (
     WANT_TEXT,
 )
 from tests.model.tiny_folder import read_tokenizer, tiny_tokenizer
+from tests.tiny import tiny_vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -273,6 +278,31 @@ def test_halves_of_control_tokens_come_to_none(family: Family, name: str) -> Non
     special_ids = set(family.engine.all_special_ids)
     halves = Chat(turns("< s> <|user", "|> <", "/s> <|  ", "user|> <", "|user|>", system="|end|> <"))
     assert control_ids(halves) == control_ids(Chat(turns("a", "a", "a", "a", "a", system="a")))
+
+
+@pytest.mark.parametrize("architecture", ["phi3", "llama"])
+def test_a_phi_3_in_a_gguf_file_leaves_out_the_white_space_that_its_folder_does(architecture: str) -> None:
+    names = ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
+    engine, pieces = tiny_tokenizer(), tiny_vocabulary()
+    stripping = [AddedToken(token, rstrip=architecture == "phi3", normalized=False) for token in names]
+    engine.add_special_tokens({"additional_special_tokens": stripping})
+    types = [int(piece.type) for piece in pieces] + [int(TokenType.CONTROL)] * len(names)
+    metadata = Metadata(
+        {
+            "general.architecture": architecture,
+            "tokenizer.ggml.model": "llama",
+            "tokenizer.ggml.tokens": (*(piece.text for piece in pieces), *names),
+            "tokenizer.ggml.token_type": np.array(types, np.int32),
+            "tokenizer.ggml.scores": np.array([piece.score for piece in pieces] + [0.0] * len(names)),
+        }
+    )
+    tokenizer = Tokenizer.from_metadata(metadata)
+    control_tokens = ControlTokens.from_metadata(metadata, tokenizer)
+    template, chat = TEMPLATES["phi_3"], turns("the herd", "\n is in", " a\tqueue\n", system="be a llama")
+    with ChatTemplates({"default": template}, tokenizer, control_tokens) as templates:
+        assert templates.encode(Chat(chat)) == engine.apply_chat_template(
+            chat, chat_template=template, add_generation_prompt=True, return_dict=False
+        )
 
 
 NAMED = {"default": "d", "tool_use": "t", "rag": "r"}

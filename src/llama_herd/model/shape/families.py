@@ -53,6 +53,8 @@ class Family:
     #: RoPE's base in layers with a window. 0: that of all layers.
     local_rope_base: float = 0.0
     rope_base: float = 10_000.0
+    #: Control tokens of a SentencePiece vocabulary without white space behind them: GGUF files cannot say it.
+    stripping: frozenset[str] = frozenset()
     #: Keys that config.json may leave out, as transformers fills them in.
     defaults: Mapping[str, object] = field(default_factory=dict)
     #: Keys that config.json may have as null: then it is without what they state, whatever their default.
@@ -126,7 +128,15 @@ FAMILIES = (
         defaults={"attention_multiplier": 1.0},
         nullable=HEADS,
     ),
-    Family("Phi-3", "phi3", "phi3", fused=True, window="all", nullable=HEADS | WINDOW),
+    Family(
+        "Phi-3",
+        "phi3",
+        "phi3",
+        fused=True,
+        window="all",
+        stripping=frozenset({"</s>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"}),
+        nullable=HEADS | WINDOW,
+    ),
     Family(
         "Gemma 2",
         "gemma2",

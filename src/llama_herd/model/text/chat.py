@@ -233,7 +233,11 @@ class ChatTemplates(AbstractContextManager["ChatTemplates"]):
             return self._control_tokens.joined.encode(parts)
         ids: list[int] = []
         for part in parts:
-            ids += [part] if isinstance(part, int) else self._tokenizer.encode(part, add_bos=False)
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                is_stripped = bool(ids) and ids[-1] in self._control_tokens.stripping_ids
+                ids += self._tokenizer.encode(part.lstrip() if is_stripped else part, add_bos=False)
         return ids
 
     def close(self) -> None:

@@ -7,9 +7,10 @@ from typing import Self
 from gguf import TokenType
 
 from llama_herd.model.reading.metadata import Metadata
+from llama_herd.model.shape.families import FAMILIES
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.tokenizer_json import JoinedText, TokenizerJson
-from llama_herd.model.text.vocabulary import EOS_KEYS, TOKENS_KEY, TYPES_KEY, read_id
+from llama_herd.model.text.vocabulary import EOS_KEYS, MODEL_KEY, TOKENS_KEY, TYPES_KEY, read_id
 
 #: What a GGUF file calls them; the third word is its own.
 _KEYS = {
@@ -28,6 +29,8 @@ class ControlTokens:
 
     ids: Mapping[str, int]
     roles: Mapping[str, str]
+    #: Those behind which white space is left out.
+    stripping_ids: frozenset[int] = frozenset()
     #: Encodes them with the texts between them, where texts alone do not come to the same.
     joined: JoinedText | None = None
 
@@ -49,9 +52,12 @@ class ControlTokens:
             if not piece and token_id not in unused
         ]
         ids = {token: token_id for token_id in silent_ids if (token := tokens[token_id])}
-        return cls(ids, roles)
+        architecture, is_spm = str(metadata.get("general.architecture")), metadata.get(MODEL_KEY) == "llama"
+        families = [family for family in FAMILIES if is_spm and family.architecture == architecture]
+        stripping = frozenset(ids[token] for one in families for token in one.stripping & ids.keys())
+        return cls(ids, roles, stripping)
 
     @classmethod
     def from_json(cls, file: TokenizerJson) -> Self:
         """Read a tokenizer.json with the files beside it."""
-        return cls(file.control_ids, file.roles, file.joined_text)
+        return cls(file.control_ids, file.roles, joined=file.joined_text)
