@@ -129,6 +129,10 @@ BAD_GGUF: dict[str, tuple[dict[str, Any], str]] = {
     "rope base 0": ({"rope__freq_base": 0.0}, "freq_base is 0.0, it must be above 1"),
     "vocabulary 0": ({"vocab_size": 0}, "vocab_size is 0, allowed are 1 to 1048576"),
     "layers of text": ({"block_count": "32"}, "block_count is of type str, an integer is needed"),
+    "layers of a list": (
+        {"block_count": np.array([2, 2]), "attention__head_count": np.array([32, 32])},
+        "head_count is of type ndarray, an integer is needed",
+    ),
     "layers of truth": ({"block_count": True}, "block_count is of type bool, an integer is needed"),
     "eps of text": ({"attention__layer_norm_rms_epsilon": "x"}, "epsilon is of type str, a number is needed"),
     "experts": ({"expert_count": 8}, "expert_count is 8, mixtures of experts are not supported"),
@@ -149,6 +153,13 @@ BAD_GGUF: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_cannot_be_is_refused_by_its_key(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelFileError, match=f"some.gguf: .*llama.*{message}"):
         from_gguf(**changes)
+
+
+def test_a_gemma_2_of_46_layers_may_have_fewer_numbers_than_heads() -> None:
+    values = {key.replace("llama", "gemma2"): value for key, value in GGUF.items()}
+    odd = {"gemma2.block_count": 46, "gemma2.embedding_length": 2, "gemma2.attention.head_count": 4}
+    metadata = Metadata({**values, **odd, "general.architecture": "gemma2", "gemma2.attention.key_length": 8})
+    assert LlamaConfig.from_metadata(metadata).attention_scale == 0.5**-0.5
 
 
 def test_values_at_the_edge_of_their_range_are_taken() -> None:

@@ -111,7 +111,7 @@ class LlamaConfig:
         rope_base = noted.number(f"{a}.rope.freq_base", 1, MAX_ROPE_BASE, family.rope_base)
         scales = gguf_scales(noted, family)
         if family.query_scalar and num_layers == family.wide_query_layers:
-            scales["attention_scale"] = (hidden_size // num_heads) ** -0.5
+            scales["attention_scale"] = (hidden_size / num_heads) ** -0.5
         config = cls(
             vocab_size=gguf_vocab_size(noted, a),
             hidden_size=hidden_size,

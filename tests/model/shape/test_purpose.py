@@ -132,6 +132,7 @@ def test_a_folder_that_ranks_names_its_tokens(tmp_path: Path) -> None:
         ([LAST, NORMALIZE, dense_row(64, 64)], "'Transformer Pooling Normalize Dense', which is not"),
         ([("Pooling", {"pooling_mode": "max"})], "pooling_mode is 'max', supported are lasttoken, mean, cls"),
         ([("Pooling", {"pooling_mode": ["cls", "mean"]})], r"is 'cls \+ mean', supported are"),
+        ([("Pooling", {"pooling_mode": [["mean"]]})], r"""pooling_mode is "\['mean'\]", supported are"""),
         ([LAST, dense_row(32, 64)], "in_features is 32, but what comes before it has 64"),
         ([LAST, dense_row(64, 64, "torch.nn.GELU")], "activation_function is 'torch.nn.GELU', supported are"),
         ([LAST, ("Dense", {**dense_row(64, 64)[1], "use_residual": True})], "use_residual is true, which is"),

@@ -58,11 +58,12 @@ def plain_gguf(metadata: Metadata, architecture: str) -> Metadata:
     for key in (f"{architecture}.{name}" for name in ZERO_IS_ABSENT):
         if isinstance(values.get(key), int | float) and not values[key]:
             del values[key]
+    num_layers = values.get(f"{architecture}.block_count")
     for key in (f"{architecture}.{name}" for name in PER_LAYER):
         numbers = values.get(key)
         if not isinstance(numbers, np.ndarray) or numbers.dtype.kind not in "iu":
             continue
-        if len(numbers) == values.get(f"{architecture}.block_count") and len({*numbers.tolist()}) == 1:
+        if isinstance(num_layers, int) and len(numbers) == num_layers and len({*numbers.tolist()}) == 1:
             values[key] = int(numbers[0])
     return Metadata(values, metadata.source)
 

@@ -110,7 +110,7 @@ def _pooling(config: Metadata) -> Pooling:
         "pooling_mode", [mode for key, mode in OLD_POOLINGS.items() if config.flag(key, False)]
     )
     modes = stated if isinstance(stated, list) else [stated]
-    mode = modes[0] if len(modes) == 1 else "mean" if not modes else " + ".join(map(str, modes))
+    mode = " + ".join(map(str, modes)) if modes else "mean"
     if mode not in POOLINGS:
         raise config.error(
             "pooling_mode", f"is {quoted(mode)}, supported are {', '.join(POOLINGS)}", OTHER_MODEL
