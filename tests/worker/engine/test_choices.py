@@ -130,9 +130,9 @@ def test_the_first_output_is_the_one_of_a_job_that_has_no_others(
 
 @pytest.mark.long
 def test_the_first_output_tells_what_of_the_prompt_was_cached(settings: WorkerSettings) -> None:
-    def found(prefix_cache: bool, *asked: tuple[tuple[int, ...], dict[str, Any]]) -> list[int]:
+    def found(prefix_cache: bool, *asked: tuple[tuple[int, ...], dict[str, Any]]) -> list[int | None]:
         changed = settings.model_copy(update={"prefix_cache": prefix_cache})
-        model, starts = LoadedModel.load(changed, "cpu"), list[int]()
+        model, starts = LoadedModel.load(changed, "cpu"), list[int | None]()
         for prompt_ids, sampling in asked:
             outputs: list[StepOutput] = []
             Run(model.engine(changed, outputs.extend), sequences(model, prompt_ids, **sampling))
