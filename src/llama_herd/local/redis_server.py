@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, sleep
@@ -34,12 +35,14 @@ PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
 
-def _end_with_parent() -> None:
-    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def _end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    _LIBC.prctl(PR_SET_PDEATHSIG, number)
 
 
 #: For Popen's `preexec_fn`: on Linux the child ends with the thread that started it, however that ends.
 END_WITH_PARENT = _end_with_parent if sys.platform == "linux" else None
+#: The same by SIGTERM, for one that has to end its work.
+STOP_WITH_PARENT = partial(_end_with_parent, signal.SIGTERM) if sys.platform == "linux" else None
 
 
 class EmbeddedRedis:
