@@ -154,9 +154,12 @@ class EmbeddedRedis:
         with Redis.from_url(self.url) as redis:
             while self._process is not None and self._process.poll() is None and monotonic() < deadline_s:
                 try:
-                    if redis.info("server")["process_id"] == self.pid:  # no other that has taken the port
+                    is_ours = redis.info("server")["process_id"] == self.pid  # no other has taken the port
+                    if is_ours and redis.ping():
                         return
-                except (ConnectionError, BusyLoadingError):
+                except BusyLoadingError:  # it reads its data, however much that is
+                    deadline_s = monotonic() + START_TIMEOUT_S
+                except ConnectionError:
                     pass
                 sleep(0.01)
         raise RedisUnavailable(
