@@ -59,6 +59,20 @@ def test_it_is_waited_for_while_it_reads_its_data(tmp_path: Path, monkeypatch: p
         assert "Ready to accept connections" in (tmp_path / "redis.log").read_text()
 
 
+def test_what_an_earlier_server_has_logged_there_is_not_taken_for_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk takes no line of the log."""
+    log = tmp_path / "redis.log"
+    log.write_text("7:M 29 Nov 2026 10:04:00.123 # ready to exit, bye bye...\n")
+    server = EmbeddedRedis(folder=tmp_path)
+    monkeypatch.setattr(server, "_command", lambda: ["false"])
+    with pytest.raises(
+        RedisUnavailable, match=f"it wrote nothing into {log}. Fix: see whether that disk is full"
+    ):
+        server.start()
+
+
 def test_ctrl_c_in_our_terminal_is_not_for_it(redis_server: EmbeddedRedis) -> None:
     assert os.getsid(redis_server.pid) == os.getpgid(redis_server.pid) == redis_server.pid
 

@@ -72,6 +72,7 @@ class EmbeddedRedis:
             folder = Path(self._temporary.name)
         self._folder = folder.absolute()
         self._lock: TextIO | None = None
+        self._log_start = 0  # where in its log its own lines begin
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -90,6 +91,7 @@ class EmbeddedRedis:
             on_failure.callback(self.close)
             if self._temporary is None and self._lock is None:
                 self._lock = _locked(self._folder)
+            self._log_start = self._log_path.stat().st_size if self._log_path.exists() else 0
             self._process = subprocess.Popen(
                 self._command(),
                 stdout=subprocess.DEVNULL,
@@ -174,9 +176,10 @@ class EmbeddedRedis:
 
     @property
     def _last_words(self) -> str:
-        """The last line of its log, without process and time."""
-        log = self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
-        *_, last = ["is another server there?", *log.splitlines()]
+        """The last line that it has logged since its start, without process and time."""
+        log = self._log_path.read_bytes()[self._log_start :] if self._log_path.exists() else b""
+        nothing = f"it wrote nothing into {self._log_path}. Fix: see whether that disk is full"
+        *_, last = [nothing, *log.decode(errors="replace").splitlines()]
         return re.sub(r"^\d+:\w .*? [#*.-] ", "", last)
 
 
