@@ -42,7 +42,7 @@ def write_users(folder: Path, users: Mapping[str, Rights], dialect: Dialect = Di
             lines[name] = rights.user(name, _password(folder / f"{name}.password"), dialect)
         _write(path, "".join(f"{line}\n" for line in lines.values()))
     except OSError as error:
-        raise _unusable(error) from None
+        raise _unusable(folder, error) from None
     return path
 
 
@@ -51,7 +51,7 @@ def queues_of_users(folder: Path) -> Mapping[str, frozenset[str]]:
     try:
         return {name: frozenset(_QUEUE.findall(line)) for name, line in _users(folder / FILE_NAME).items()}
     except OSError as error:
-        raise _unusable(error) from None
+        raise _unusable(folder, error) from None
 
 
 def _users(path: Path) -> dict[str, str]:
@@ -60,8 +60,8 @@ def _users(path: Path) -> dict[str, str]:
     return {line.split(" ")[1]: line for line in lines if line.startswith("user ")}
 
 
-def _unusable(error: OSError) -> BadInput:
-    return BadInput(f"{error.filename} cannot be used: {error.strerror}")
+def _unusable(folder: Path, error: OSError) -> BadInput:
+    return BadInput(f"{error.filename or folder} cannot be used: {error.strerror}")
 
 
 def _password(path: Path) -> str:
