@@ -25,7 +25,6 @@ from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.protocol.priority import lists_of
 from llama_herd.tasks.settings_files import exposed_files
-from llama_herd.worker.broker.result_server import complaint_of, try_to_store
 from llama_herd.worker.loading.device import on_device, pin_device, torch_name, visible_cards
 from llama_herd.worker.settings import WorkerSettings
 
@@ -74,8 +73,10 @@ def check_redis(url: str) -> list[Finding]:
 
 def check_results(settings: WorkerSettings) -> Iterator[Finding]:
     """Whether a worker can store results in the Redis of HERD_RESULT_URL, if that is another one."""
-    if not settings.keeps_results_elsewhere:
+    if missing_modules("worker") or not settings.keeps_results_elsewhere:
         return
+    from llama_herd.worker.broker.result_server import complaint_of, try_to_store
+
     place = masked(settings.results_url)
     try:
         with connect(settings.results_url, tries=0) as redis:
@@ -287,12 +288,13 @@ def check_up() -> Iterator[Finding]:
         yield from check_queue_lists(settings.redis_url)
         yield from check_workers(settings)
     yield from check_results(settings)
-    if settings.is_foreign:
+    is_client = bool(missing_modules("worker"))
+    if settings.is_foreign and not is_client:
         yield check_server(settings)
         return
     torch = check_torch(settings)
     yield torch
-    if not missing_modules("worker"):
+    if not is_client:
         yield from check_model(settings, has_device=torch.state != "fail")
 
 
