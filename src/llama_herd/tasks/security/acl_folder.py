@@ -56,7 +56,7 @@ def queues_of_users(folder: Path) -> Mapping[str, frozenset[str]]:
 
 def _users(path: Path) -> dict[str, str]:
     """The line of each user in an ACL file."""
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = _text(path).splitlines() if path.exists() else []
     return {line.split(" ")[1]: line for line in lines if line.startswith("user ")}
 
 
@@ -64,10 +64,17 @@ def _unusable(folder: Path, error: OSError) -> BadInput:
     return BadInput(f"{error.filename or folder} cannot be used: {error.strerror}")
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise BadInput(f"{path} is not UTF-8 text. Fix: write it anew, or remove it") from None
+
+
 def _password(path: Path) -> str:
     if not path.exists():
         _write(path, secrets.token_urlsafe(32))
-    if password := path.read_text().removesuffix("\n"):
+    if password := _text(path).removesuffix("\n"):
         return password
     raise BadInput(f"{path} is empty. Fix: put a password into it, or remove it to get a random one")
 
