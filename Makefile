@@ -21,7 +21,7 @@ comma := ,
 .PHONY: help demo quick test test-programs test-faults test-kernels test-s3 test-clients test-api test-eval test-engines test-compose chaos chaos-full check dist format model bench bench-quick bench-peers docs clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.demo $(VENV)/.kernels ## run eight jobs through a real worker, on the CPU, with an embedded Redis
 	@$(BIN)/herd demo

@@ -2,8 +2,8 @@
 
 Needs a worker of each model:
 
-herd worker --model Qwen3-Embedding-0.6B --name embedder
-herd worker --model Qwen3-Reranker-0.6B --name reranker
+herd worker --model Qwen3-Embedding-0.6B --served-model-name embedder
+herd worker --model Qwen3-Reranker-0.6B --served-model-name reranker
 celery --workdir examples -A celery_vectors worker
 python examples/celery_vectors.py
 """

@@ -1,6 +1,7 @@
 """A model that may call a function of yours: it asks, we run it, it answers. Needs a worker:
 
-HERD_MODEL=qwen2.5-1.5b-instruct.gguf herd worker
+export HERD_MODEL_NAME=qwen
+herd worker --model qwen2.5-1.5b-instruct.gguf
 python examples/tool_calls.py
 """
 

@@ -137,6 +137,20 @@ def test_make_takes_no_cuda_by_surprise(tmp_path: Path) -> None:
     assert (tmp_path / ".torch").exists()
 
 
+def test_the_workflow_says_which_torch_make_takes() -> None:
+    steps = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["test"]["steps"]
+    (given,) = (step.get("env", {}) for step in steps if step.get("run") == ".ci/run")
+    assert given.keys() == {"TORCH_INDEX_URL", "CUDA"}
+
+
+def test_make_lists_every_target_that_says_what_it_does() -> None:
+    said = re.findall(r"^([\w-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    shown = subprocess.run(
+        ["make", "-s", "-C", str(ROOT), "help"], capture_output=True, text=True, check=True
+    )
+    assert re.findall(r"^  make (\S+) ", shown.stdout, re.MULTILINE) == said
+
+
 @pytest.mark.parametrize(
     "option",
     [

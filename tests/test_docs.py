@@ -2,12 +2,14 @@
 
 import re
 from importlib import import_module
+from inspect import get_annotations
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import typer
+from pydantic import BaseModel
 
 import llama_herd
 from llama_herd.cli.app import app
@@ -39,6 +41,21 @@ def test_every_exported_name_is_on_the_page() -> None:
         and not any(getattr(home, name, None) is own for home in homes)
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_attribute_that_is_no_field_of_a_model_says_so(name: str) -> None:
+    """Else what fills the page takes it for a field without a type, and fails."""
+    thing: Any = found(name)
+    kinds = vars(thing).values() if isinstance(thing, ModuleType) else [thing]
+    models: list[type[BaseModel]] = [
+        kind for kind in kinds if isinstance(kind, type) and BaseModel in kind.__mro__[1:]
+    ]
+    assert [
+        f"{model.__name__}.{own}"
+        for model in models
+        for own in vars(model).keys() & model.__class_vars__ - get_annotations(model).keys()
+    ] == []
 
 
 def anchors(page: Path) -> set[str]:

@@ -106,6 +106,16 @@ def test_what_a_task_finds_is_embedded_and_ranked() -> None:
     assert (best, num_vectors) == ("Who spits? Llamas do.", "768")
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_the_workers_that_an_example_needs_serve_the_queues_that_it_names(path: Path) -> None:
+    example = path.read_text()
+    queues = {*re.findall(r'queue="herd\.(\w+)"', example)} - {"tales"}
+    workers = re.findall(r"^(?:HERD_MODEL=\S+ )?herd worker.*$", example, re.MULTILINE)
+    served = {name for worker in workers for name in re.findall(r"--served-model-name (\w+)", worker)}
+    assert served == queues
+    assert not workers or served or "\nexport HERD_MODEL_NAME=" in example
+
+
 def test_a_chain_gets_an_object_of_its_class(url: str) -> None:
     with shop(url, "extraction"):
         (line,) = run(url, "extraction.py").splitlines()

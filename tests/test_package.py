@@ -164,7 +164,15 @@ for line in sys.argv[1:]:
 
 COMMANDS = (
     *("--help", "status", "status --json", "settings", "batch --help", "dead list", "acl --help"),
-    *("watch nothing", "cancel nothing", "purge nothing", "purge --all-ended", "generate --help", "health"),
+    *(
+        "watch nothing",
+        "cancel nothing",
+        "purge nothing",
+        "purge --all-ended",
+        "generate --help",
+        "health",
+        "doctor",
+    ),
 )
 
 
@@ -235,6 +243,7 @@ def test_a_clients_command_that_runs_brings_no_worker(redis_url: str, tmp_path: 
         ["generate", "--local", "hi"],
         ["inspect"],
         ["tokenize"],
+        ["kernels", "build"],
     ],
     ids=" ".join,
 )

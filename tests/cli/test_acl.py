@@ -10,6 +10,7 @@ from benchmarks.stand_in import StandIn
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.place_watch import Queued
 from tests.cli.herd_command import invoke
+from tests.full_disk import room_for
 from tests.guarded_redis import GuardedRedis, newest_dialect
 
 pytestmark = pytest.mark.redis
@@ -54,6 +55,20 @@ def test_a_file_that_cannot_be_read_is_named_in_one_line(tmp_path: Path) -> None
     shown = invoke("acl", str(tmp_path), *HERE, "--model", "m")
     assert shown.exit_code == 2
     assert shown.output == f"herd: {tmp_path / 'users.acl'} cannot be used: Is a directory\n"
+
+
+@pytest.mark.parametrize("name", ["users.acl", "default-worker.password"])
+def test_a_file_that_is_no_text_is_named_in_one_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("hunter2", "utf-16")
+    shown = invoke("acl", str(tmp_path), *HERE, "--model", "m")
+    assert shown.exit_code == 2
+    assert shown.output.startswith(f"herd: {tmp_path / name} is not UTF-8 text. Fix: ")
+
+
+def test_a_full_disk_is_told_with_the_folder(tmp_path: Path) -> None:
+    with room_for(0):
+        refused = invoke("acl", str(tmp_path))
+    assert (refused.exit_code, refused.stderr) == (2, f"herd: {tmp_path} cannot be used: File too large\n")
 
 
 @pytest.mark.long

@@ -17,6 +17,7 @@ from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
+from llama_herd.worker.loading import hub_model
 from tests.cli.herd_command import environment, invoke
 
 #: No Redis listens on port 1.
@@ -123,6 +124,11 @@ def test_a_client_command_imports_neither_torch_nor_celery() -> None:
         (["generate", "--deadline-ms", "5000", "a llama"], NO_REDIS, "is a time in 1970, got 5000"),
         (["generate", "--timeout", "soon", "a llama"], NO_REDIS, "--timeout soon: must be a time such as"),
         (["generate", "--set", "top_k", "a llama"], NO_REDIS, "--set top_k: must be followed by"),
+        (
+            ["generate", "--set", "top_k=" + "[" * 100_000, "a llama"],
+            NO_REDIS,
+            "--set top_k: must be followed",
+        ),
         (["generate", "--set", "max_token=2", "a llama"], NO_REDIS, "field. Did you mean max_tokens?"),
         (["generate", "--set", "top_k=-2", "a llama"], NO_REDIS, "sampling.top_k: input should be greater"),
     ],
@@ -138,6 +144,16 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert complaint in line
     assert "secret" not in line
     assert "llama" not in line
+
+
+@pytest.mark.parametrize("arguments", [("tokenize",), ("demo", "--web", "--json")], ids=" ".join)
+def test_no_model_is_fetched_for_a_command_that_cannot_be(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched = list[object]()
+    monkeypatch.setattr(hub_model, "with_model_here", fetched.append)
+    assert invoke(*arguments, HERD_MODEL="hf:owner/none").exit_code == 2
+    assert fetched == []
 
 
 def broken_models(folder: Path, tiny: Path) -> dict[str, tuple[Path, str]]:

@@ -52,6 +52,13 @@ def test_the_status_of_a_job_is_told(redis_url: str) -> None:
 
 
 @with_redis
+def test_no_width_cuts_off_what_a_job_is_noted_with(redis_url: str) -> None:
+    with Client(redis_url) as client:
+        client.submit(prompt="x", job_id="a", model="m", metadata={"order": "7" * 256})
+    assert invoke("status", "a", HERD_REDIS_URL=redis_url).stdout.count("7") == 256
+
+
+@with_redis
 def test_a_job_that_is_tried_again_says_when_and_why(redis: Redis, redis_url: str) -> None:
     herd = Herd(redis, Ledger(lease_ms=60_000))
     herd.submit("a")

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from llama_herd.cli.generate import cancel_or_say
 from llama_herd.cli.signals import on_interrupt
+from llama_herd.tasks.client.client import Client
 from tests.cli.herd_command import invoke
 
 
@@ -68,3 +70,11 @@ def test_ctrl_c_while_celery_starts_ends_a_worker_without_a_word(
     monkeypatch.setattr("celery.bin.celery.celery.invoke", lambda _: ctrl_c())
     done = invoke("worker", HERD_REDIS_URL=redis_url)
     assert (done.exit_code, done.output.strip()) == (130, "")
+
+
+def test_a_cancel_that_does_not_reach_redis_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """It runs in a thread of its own, where an error would be a traceback."""
+    with Client("redis://127.0.0.1:1/0") as client:
+        cancel_or_say(client, "a")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("herd: job a is not cancelled: Redis at redis://127.0.0.1:1/0 cannot be reached")

@@ -46,6 +46,33 @@ def test_why_it_does_not_start_is_told_in_its_own_words(tmp_path: Path) -> None:
         EmbeddedRedis(folder=folder).start()
 
 
+@pytest.mark.long
+def test_it_is_waited_for_while_it_reads_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with EmbeddedRedis(folder=tmp_path) as server, Redis.from_url(server.url) as redis:
+        for number in range(8192):
+            redis.set(f"key{number}", "x")
+    server = EmbeddedRedis(folder=tmp_path)
+    (tmp_path / "redis.log").unlink()
+    command = [*server._command(), "--key-load-delay", "200"]  # microseconds a key
+    monkeypatch.setattr(server, "_command", lambda: command)
+    with server:
+        assert "Ready to accept connections" in (tmp_path / "redis.log").read_text()
+
+
+def test_what_an_earlier_server_has_logged_there_is_not_taken_for_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk takes no line of the log."""
+    log = tmp_path / "redis.log"
+    log.write_text("7:M 29 Nov 2026 10:04:00.123 # ready to exit, bye bye...\n")
+    server = EmbeddedRedis(folder=tmp_path)
+    monkeypatch.setattr(server, "_command", lambda: ["false"])
+    with pytest.raises(
+        RedisUnavailable, match=f"it wrote nothing into {log}. Fix: see whether that disk is full"
+    ):
+        server.start()
+
+
 def test_ctrl_c_in_our_terminal_is_not_for_it(redis_server: EmbeddedRedis) -> None:
     assert os.getsid(redis_server.pid) == os.getpgid(redis_server.pid) == redis_server.pid
 

@@ -1,5 +1,6 @@
 """`herd acl`: users of Redis, each with the rights of its roles."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -70,7 +71,8 @@ def acl(
         if lost := before.get(name, frozenset()) - after[name]:
             note = f"{name} reaches {', '.join(sorted(lost))} no longer. Fix: name all models of its tenant"
             print(f"warning: {harmless(note)}", file=sys.stderr)
-    show(f"redis-server --aclfile {path}  # Redis {redis}{'' if redis == '6' else ' or newer'}")
+    version = redis if redis == "6" else f"{redis} or newer"
+    show(f"redis-server --aclfile {shlex.quote(str(path))}  # Redis {version}")
 
 
 def _name_and_roles(user: str) -> "tuple[str, list[Role]]":

@@ -21,7 +21,7 @@ from llama_herd.cli.job_options import (
     sampling_of,
 )
 from llama_herd.cli.terminal import say
-from llama_herd.errors import BadInput, UnservedModel
+from llama_herd.errors import BadInput, HerdError, UnservedModel
 
 if TYPE_CHECKING:
     from llama_herd.cli.transcript import Transcript
@@ -156,12 +156,20 @@ def _run_in_queue(
             warnings.simplefilter("ignore", UnservedModel)  # we say it ourselves, below
             job_id = client.submit(**fields)
         # In a thread, since the signal may interrupt this one while it uses the client.
-        cancel = Thread(target=client.cancel, args=(job_id,), daemon=True)
+        cancel = Thread(target=cancel_or_say, args=(client, job_id), daemon=True)
         with on_interrupt(cancel.start):
             tell_of_queue(client, job_id)
             transcript.follow(client.watch(job_id))
             if cancel.ident is not None:
                 cancel.join()  # the job's end may come before the answer, for which the client must stay
+
+
+def cancel_or_say(client: "Client", job_id: str) -> None:
+    """Cancel a job, or say in a line why not."""
+    try:
+        client.cancel(job_id)
+    except HerdError as error:
+        say(f"job {job_id} is not cancelled: {error}")
 
 
 def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript", *, may_chat: bool) -> None:

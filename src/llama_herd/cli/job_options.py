@@ -76,7 +76,7 @@ def _named_value(text: str) -> tuple[str, Any]:
     name, _, value = text.partition("=")
     try:
         return name, json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise BadInput(f"--set {name}: must be followed by = and a value in JSON, as in min_p=0.1") from None
 
 

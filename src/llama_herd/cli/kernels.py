@@ -25,6 +25,9 @@ def build_kernels(
     damaged is removed, named on standard error, and compiled anew. Exit code 2 without a compiler, when it
     fails, and when others can change the folder: workers then run without kernels.
     """
+    from llama_herd.extras import need_extra
+
+    need_extra("worker", "herd kernels build")
     from llama_herd.cli.environment import read_settings
     from llama_herd.errors import BadInput
     from llama_herd.model.kernels.build import build, usable_sets

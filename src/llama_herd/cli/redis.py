@@ -40,8 +40,8 @@ def redis(
     url = read_settings(Settings).redis_url
     asked = Event()
     with (
-        on_signals((signal.SIGINT, signal.SIGTERM), asked.set),
         own_redis(url, "herd redis", port=port, folder=folder) as server,
+        on_signals((signal.SIGINT, signal.SIGTERM), asked.set),
     ):
         where = url if port is None else server.url
         if as_json:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 
 from llama_herd.cli.batch.screen import progress_line
 from llama_herd.cli.folding_table import FIGURE, NAME, WHOLE, ColumnKinds, FoldingTable
@@ -104,7 +104,7 @@ def warning_lines(found: Status, served_models: Sequence[str]) -> Iterable[str]:
 
 def job_view(job: JobStatus) -> Table:
     """The view of one job, a fact a line."""
-    table = Table(box=None, show_header=False, pad_edge=False)
+    table = Table("", Column(overflow="fold"), box=None, show_header=False, pad_edge=False)
     facts = {
         "job": job.job_id,
         "state": job.state,

@@ -49,10 +49,10 @@ def tokenize(
     from llama_herd.worker.settings import WorkerSettings
 
     need_extra("worker", "herd tokenize")
-    override_settings(model=model)
-    settings = with_model_here(read_settings(WorkerSettings))
     if (text is None) == (chat is None):
         raise BadInput("herd tokenize takes a text or --chat FILE")
+    override_settings(model=model)
+    settings = with_model_here(read_settings(WorkerSettings))
     prompt = text_or_stdin(text or "")
     job = None if chat is None else _chat_job(chat, settings)
     from llama_herd.model.files.open_model import read_tokens

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, sleep
@@ -34,12 +35,14 @@ PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
 
-def _end_with_parent() -> None:
-    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def _end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    _LIBC.prctl(PR_SET_PDEATHSIG, number)
 
 
 #: For Popen's `preexec_fn`: on Linux the child ends with the thread that started it, however that ends.
 END_WITH_PARENT = _end_with_parent if sys.platform == "linux" else None
+#: The same by SIGTERM, for one that has to end its work.
+STOP_WITH_PARENT = partial(_end_with_parent, signal.SIGTERM) if sys.platform == "linux" else None
 
 
 class EmbeddedRedis:
@@ -69,6 +72,7 @@ class EmbeddedRedis:
             folder = Path(self._temporary.name)
         self._folder = folder.absolute()
         self._lock: TextIO | None = None
+        self._log_start = 0  # where in its log its own lines begin
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -87,6 +91,7 @@ class EmbeddedRedis:
             on_failure.callback(self.close)
             if self._temporary is None and self._lock is None:
                 self._lock = _locked(self._folder)
+            self._log_start = self._log_path.stat().st_size if self._log_path.exists() else 0
             self._process = subprocess.Popen(
                 self._command(),
                 stdout=subprocess.DEVNULL,
@@ -151,9 +156,12 @@ class EmbeddedRedis:
         with Redis.from_url(self.url) as redis:
             while self._process is not None and self._process.poll() is None and monotonic() < deadline_s:
                 try:
-                    if redis.info("server")["process_id"] == self.pid:  # no other that has taken the port
+                    is_ours = redis.info("server")["process_id"] == self.pid  # no other has taken the port
+                    if is_ours and redis.ping():
                         return
-                except (ConnectionError, BusyLoadingError):
+                except BusyLoadingError:  # it reads its data, however much that is
+                    deadline_s = monotonic() + START_TIMEOUT_S
+                except ConnectionError:
                     pass
                 sleep(0.01)
         raise RedisUnavailable(
@@ -168,9 +176,10 @@ class EmbeddedRedis:
 
     @property
     def _last_words(self) -> str:
-        """The last line of its log, without process and time."""
-        log = self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
-        *_, last = ["is another server there?", *log.splitlines()]
+        """The last line that it has logged since its start, without process and time."""
+        log = self._log_path.read_bytes()[self._log_start :] if self._log_path.exists() else b""
+        nothing = f"it wrote nothing into {self._log_path}. Fix: see whether that disk is full"
+        *_, last = [nothing, *log.decode(errors="replace").splitlines()]
         return re.sub(r"^\d+:\w .*? [#*.-] ", "", last)
 
 

@@ -18,8 +18,9 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.model.kernels.build import best_library
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.worker.loading import memory_plan
-from tests.cli.herd_command import invoke
+from tests.cli.herd_command import COMMAND, environment, invoke
 from tests.guarded_redis import GuardedRedis, write_users
+from tests.terminal import Terminal
 
 pytestmark = [
     pytest.mark.long,
@@ -68,12 +69,14 @@ def test_a_model_of_hugging_face_that_is_not_here_is_named_and_not_fetched(
 ) -> None:
     constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    found = findings(redis_url, exit_code=0, HERD_MODEL="hf:owner/tiny:Q4_0")
-    assert found["model"] == (
-        "warn",
-        "owner/tiny:Q4_0 is not here yet: a worker fetches it",
-        "herd pull owner/tiny:Q4_0",
-    )
+    foreign = {"HERD_ENGINE": "vllm", "HERD_ENGINE_URL": "http://127.0.0.1:1"}
+    for variables in ({}, foreign):
+        found = findings(redis_url, exit_code=0, HERD_MODEL="hf:owner/tiny:Q4_0", **variables)
+        assert found["model"] == (
+            "warn",
+            "owner/tiny:Q4_0 is not here yet: a worker fetches it",
+            "herd pull owner/tiny:Q4_0",
+        )
 
 
 def test_it_says_the_same_of_weights_and_memory_as_inspect(redis_url: str, tiny_path: Path) -> None:
@@ -242,3 +245,13 @@ def test_few_open_files_are_a_warning(redis_url: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 4096))
     state, _, fix = findings(redis_url, exit_code=0)["open files"]
     assert (state, fix) == ("warn", "ulimit -n 1024, or more: the hard limit is 4096")
+
+
+@pytest.mark.parametrize(("variables", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_a_terminal_that_wants_no_colours_gets_none(variables: dict[str, str], is_coloured: bool) -> None:
+    with Terminal(120) as terminal:
+        with terminal.start([*COMMAND, "doctor"], environment(HERD_SLOTS="0", **variables)):
+            while terminal.read():
+                pass
+        assert [line.split()[0] for line in terminal.lines][-2:] == ["fail", "fix:"]
+        assert (b"\x1b[" in terminal.shown) == is_coloured

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from structlog.testing import capture_logs
 
@@ -16,6 +17,7 @@ from llama_herd.errors import DeviceError
 from llama_herd.worker.process import EXIT_DEVICE_LOST
 from tests.cli.herd_command import environment
 from tests.local.forked_python import start_piped
+from tests.local.processes import wait_until
 
 
 def child(code: str) -> list[str]:
@@ -134,6 +136,17 @@ def test_a_signal_ends_them_also_while_one_waits_for_its_start(
             assert parent.wait(timeout=30) == 128 + 15, "as the sleeper, which has no handler"
         finally:
             parent.kill()
+
+
+@pytest.mark.long
+def test_they_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    """Left alone, each would keep its card from the worker that is started next, and nobody would tend it."""
+    (tmp_path / "parent.py").write_text(PARENT)
+    with start_piped(["parent"], os.environ, tmp_path) as parent:
+        parent.stderr.readline()
+        (sleeper,) = psutil.Process(parent.pid).children()
+        parent.kill()
+    wait_until(lambda: not sleeper.is_running() or sleeper.status() == psutil.STATUS_ZOMBIE, "sleeper gone")
 
 
 @pytest.fixture

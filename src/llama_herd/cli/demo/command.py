@@ -38,11 +38,11 @@ def demo(
     need_extra("worker", "herd demo")
     if web:
         need_extra("gateway", "herd demo --web")
+    if web and as_json:
+        raise typer.BadParameter("the page has no report. Fix: give --json or --web, not both")
     override_settings(model=model)
     named = read_settings(WorkerSettings)
     settings = with_model_here(named)
-    if web and as_json:
-        raise typer.BadParameter("the page has no report. Fix: give --json or --web, not both")
 
     from rich.console import Console
 

@@ -16,6 +16,7 @@ from llama_herd.errors import BadInput, HerdError, RedisUnavailable
 from llama_herd.extras import install_command, missing_modules, own_version
 from llama_herd.local.redis_server import find_server, is_port_taken, local_port
 from llama_herd.model.hub.choice import size_text
+from llama_herd.model.hub.name import HubName
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.connection.complaint import CLUSTER, READ_ONLY, SENTINEL
 from llama_herd.tasks.connection.connect import connect, redis_errors
@@ -24,7 +25,6 @@ from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.protocol.priority import lists_of
 from llama_herd.tasks.settings_files import exposed_files
-from llama_herd.worker.broker.result_server import complaint_of, try_to_store
 from llama_herd.worker.loading.device import on_device, pin_device, torch_name, visible_cards
 from llama_herd.worker.settings import WorkerSettings
 
@@ -73,8 +73,10 @@ def check_redis(url: str) -> list[Finding]:
 
 def check_results(settings: WorkerSettings) -> Iterator[Finding]:
     """Whether a worker can store results in the Redis of HERD_RESULT_URL, if that is another one."""
-    if not settings.keeps_results_elsewhere:
+    if missing_modules("worker") or not settings.keeps_results_elsewhere:
         return
+    from llama_herd.worker.broker.result_server import complaint_of, try_to_store
+
     place = masked(settings.results_url)
     try:
         with connect(settings.results_url, tries=0) as redis:
@@ -286,22 +288,26 @@ def check_up() -> Iterator[Finding]:
         yield from check_queue_lists(settings.redis_url)
         yield from check_workers(settings)
     yield from check_results(settings)
-    if settings.is_foreign:
+    is_client = bool(missing_modules("worker"))
+    if settings.is_foreign and not is_client:
         yield check_server(settings)
         return
     torch = check_torch(settings)
     yield torch
-    if not missing_modules("worker"):
+    if not is_client:
         yield from check_model(settings, has_device=torch.state != "fail")
 
 
 def check_server(settings: WorkerSettings) -> Finding:
     """Whether the server that computes for a worker is there, and cuts texts as the model's files do."""
     from llama_herd.worker.foreign.server_summary import ServerSummary
-    from llama_herd.worker.loading.hub_model import with_model_here
+    from llama_herd.worker.loading.hub_model import if_model_here
 
     try:
-        server = ServerSummary.from_settings(with_model_here(settings))
+        here = if_model_here(settings)
+        if here is None:
+            return _absent_model(settings)
+        server = ServerSummary.from_settings(here)
     except BadInput as error:
         return Finding.told(error, "engine")
     facts = server.facts
@@ -315,7 +321,6 @@ def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Findi
     `has_device`: whether the device is there and pinned, so that its memory can be checked.
     """
     from llama_herd.model.files.sketch import TensorFact
-    from llama_herd.model.hub.name import SCHEME
     from llama_herd.worker.loading.hub_model import if_model_here
     from llama_herd.worker.loading.model_summary import TypeShare
     from llama_herd.worker.loading.servable_model import ServableModel
@@ -323,8 +328,7 @@ def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Findi
     subject, fix = "model", "name another file by --model or HERD_MODEL"
     here = if_model_here(settings)
     if here is None:
-        name = str(settings.model).removeprefix(SCHEME)
-        yield Finding("model", "warn", f"{name} is not here yet: a worker fetches it", f"herd pull {name}")
+        yield _absent_model(settings)
         return
     device = torch_name(here.device)
     try:
@@ -350,6 +354,11 @@ def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Findi
                 yield _memory_finding(plan, device)
     except BadInput as error:
         yield Finding.told(error, subject, fix=fix)
+
+
+def _absent_model(settings: WorkerSettings) -> Finding:
+    name = HubName.from_setting(settings.model)
+    return Finding("model", "warn", f"{name} is not here yet: a worker fetches it", f"herd pull {name}")
 
 
 def _memory_finding(plan: "MemoryPlan", device: str) -> Finding:

@@ -8,7 +8,7 @@ import typer
 from llama_herd.cli.job_options import ModelFile
 from llama_herd.cli.terminal import show
 
-COLOURS = {"ok": typer.colors.GREEN, "warn": typer.colors.YELLOW, "fail": typer.colors.RED}
+STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 def doctor(
@@ -20,6 +20,8 @@ def doctor(
     Of the model it says whether a worker here would serve it, by which kernels and in how much memory; herd
     inspect shows all of the file. Exit code 1 when something fails.
     """
+    from rich.console import Console
+
     from llama_herd.cli.doctor.checkup import check_up
     from llama_herd.cli.environment import override_settings
     from llama_herd.extras import need_extra
@@ -27,11 +29,12 @@ def doctor(
     if model is not None:
         need_extra("worker", "herd doctor --model")
     override_settings(model=model)
+    console = Console()
     findings = []
     for finding in check_up():
         findings.append(finding)
         if not as_json:
-            typer.secho(f"{finding.state:<4}", fg=COLOURS[finding.state], nl=False)
+            console.print(f"{finding.state:<4}", style=STYLES[finding.state], end="")
             show(f"  {finding.subject:<11}  {finding.detail}")
             if finding.fix:
                 show(f"{'':<17}  fix: {finding.fix}")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import structlog
 
 from llama_herd.cli.signals import on_signals
+from llama_herd.local.redis_server import STOP_WITH_PARENT
 from llama_herd.worker.process import EXIT_DEVICE_LOST
 
 log = structlog.get_logger(__name__)
@@ -45,8 +46,9 @@ def run_together(commands: Mapping[str, Sequence[str]], backoff: Backoff = DEFAU
     """Run the named commands side by side until all have ended for good, or a signal has ended them.
 
     SIGINT and SIGTERM are passed on to all children as SIGTERM, also a second one. After the first, no child
-    is started again. Returns the first exit code other than 0 of children that were not started again; for a
-    child that a signal killed it is 128 + the signal's number.
+    is started again. On Linux children get SIGTERM also when this process is killed. Returns the first exit
+    code other than 0 of children that were not started again; for a child that a signal killed it is 128 +
+    the signal's number.
     """
     children = [Child(name, command, backoff) for name, command in commands.items()]
 
@@ -106,7 +108,7 @@ class Child:
     def _start(self) -> None:
         self._start_s = monotonic()
         # A session of its own: otherwise Ctrl-C in a terminal would reach the children twice.
-        self._process = subprocess.Popen(self._command, start_new_session=True)
+        self._process = subprocess.Popen(self._command, start_new_session=True, preexec_fn=STOP_WITH_PARENT)
         if self._is_ending:  # a signal has come meanwhile
             self._process.terminate()
 

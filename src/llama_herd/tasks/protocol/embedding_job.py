@@ -1,7 +1,7 @@
 """A job without tokens: texts whose vectors are wanted, each by itself."""
 
 from collections.abc import Iterator, Sequence, Sized
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
@@ -77,7 +77,7 @@ class Texts(StrictModel):
 class EmbeddingJob(TextJob, Texts):
     """Texts to become vectors: exactly one of `texts` and `text_ids`. Times are unix milliseconds."""
 
-    source = "texts"
+    source: ClassVar = "texts"
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import exp
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -41,7 +41,7 @@ class RankingJob(TextJob, Documents):
     one number: sort by these. Their sigmoid is a score from 0 to 1.
     """
 
-    source = "documents"
+    source: ClassVar = "documents"
 
     @property
     def num_texts(self) -> int:

@@ -42,7 +42,7 @@ def write_users(folder: Path, users: Mapping[str, Rights], dialect: Dialect = Di
             lines[name] = rights.user(name, _password(folder / f"{name}.password"), dialect)
         _write(path, "".join(f"{line}\n" for line in lines.values()))
     except OSError as error:
-        raise _unusable(error) from None
+        raise _unusable(folder, error) from None
     return path
 
 
@@ -51,23 +51,30 @@ def queues_of_users(folder: Path) -> Mapping[str, frozenset[str]]:
     try:
         return {name: frozenset(_QUEUE.findall(line)) for name, line in _users(folder / FILE_NAME).items()}
     except OSError as error:
-        raise _unusable(error) from None
+        raise _unusable(folder, error) from None
 
 
 def _users(path: Path) -> dict[str, str]:
     """The line of each user in an ACL file."""
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = _text(path).splitlines() if path.exists() else []
     return {line.split(" ")[1]: line for line in lines if line.startswith("user ")}
 
 
-def _unusable(error: OSError) -> BadInput:
-    return BadInput(f"{error.filename} cannot be used: {error.strerror}")
+def _unusable(folder: Path, error: OSError) -> BadInput:
+    return BadInput(f"{error.filename or folder} cannot be used: {error.strerror}")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise BadInput(f"{path} is not UTF-8 text. Fix: write it anew, or remove it") from None
 
 
 def _password(path: Path) -> str:
     if not path.exists():
         _write(path, secrets.token_urlsafe(32))
-    if password := path.read_text().removesuffix("\n"):
+    if password := _text(path).removesuffix("\n"):
         return password
     raise BadInput(f"{path} is empty. Fix: put a password into it, or remove it to get a random one")
 
