@@ -3,12 +3,13 @@
 import os
 from collections.abc import Iterator
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TypeVar
 
 from llama_herd.cli.terminal import say
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.settings import PREFIX, Settings
-from llama_herd.tasks.settings_files import secret_variables, warn_of_exposed_files
+from llama_herd.tasks.settings_files import names_in, secret_variables, warn_of_exposed_files
 
 S = TypeVar("S", bound=Settings)
 
@@ -35,8 +36,9 @@ def read_settings(kind: type[S]) -> S:
 
 
 def unknown_variables() -> dict[str, str]:
-    """Variables that look like settings but are not, each with the nearest setting's name."""
-    unknown = {name for name in os.environ if name.startswith(PREFIX)}
+    """Variables, also those of `.env`, that look like settings but are not, each with the nearest name."""
+    of_file = names_in(Path(str(Settings.model_config["env_file"])))
+    unknown = {name for name in (*os.environ, *of_file) if name.startswith(PREFIX)}
     known: set[str] = set()
     for kind in _settings_classes():
         known.update(kind.variables(field)[0] for field in kind.model_fields)

@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from dotenv.parser import parse_stream
+from dotenv.parser import Binding, parse_stream
 from pydantic import AliasChoices
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
@@ -134,17 +134,29 @@ def check_env_file(path: Path, prefix: str) -> None:
 
     Broken lines with other variables are ignored.
     """
-    if not path.is_file():
-        return
-    with path.open("rb") as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise SettingsError(f"{path} is longer than {MAX_BYTES:,} bytes. Fix: keep only settings in it")
-    for entry in parse_stream(StringIO(content.decode())):
+    for entry in _entries(path):
         if entry.error and prefix in entry.original.string:
             raise SettingsError(
                 f"{path}: line {entry.original.line} cannot be read. Fix: write NAME=VALUE, close all quotes"
             )
+
+
+def names_in(path: Path) -> list[str]:
+    """The variables of a file like `.env`; none of one that cannot be read."""
+    try:
+        return [entry.key for entry in _entries(path) if entry.key]
+    except (SettingsError, OSError, UnicodeDecodeError):
+        return []
+
+
+def _entries(path: Path) -> list[Binding]:
+    if not path.is_file():
+        return []
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise SettingsError(f"{path} is longer than {MAX_BYTES:,} bytes. Fix: keep only settings in it")
+    return list(parse_stream(StringIO(content.decode())))
 
 
 @contextmanager

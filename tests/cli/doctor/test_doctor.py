@@ -192,6 +192,16 @@ def test_wrong_and_unknown_settings_are_named(redis_url: str, tmp_path: Path) ->
     assert any(line.startswith("fail  model") and "none.gguf" in line for line in lines)
 
 
+def test_an_unknown_setting_of_the_env_file_is_named(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(".env").write_text("HERD_SLOTZ=3\nherd_slots=3\nOTHER_SLOTZ=3\nexport HERD_THREDS=1\n")
+    lines = invoke("doctor", HERD_REDIS_URL=redis_url).stdout.splitlines()
+    found = [line for line in lines if "is not a setting" in line]
+    assert found == [f"warn  settings     {name} is not a setting" for name in ("HERD_SLOTZ", "HERD_THREDS")]
+
+
 def test_a_model_that_does_not_fit_is_named(
     redis_url: str, tiny_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
