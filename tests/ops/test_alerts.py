@@ -49,6 +49,19 @@ def test_what_somebody_has_paused_or_drained_rings_no_other_alert() -> None:
     assert [name for name in others if evaluate(queries[name], neither)] == list(others)
 
 
+def test_a_queue_that_one_tenant_has_paused_silences_no_other() -> None:
+    told = samples(
+        """
+        herd_queue_paused{model_name="p",tenant="t"} 1
+        herd_queue_due_jobs{model_name="p",tenant="t"} 3
+        herd_queue_due_jobs{model_name="p",tenant="u"} 3
+        """.replace("        ", ""),
+        instance="d",
+    )
+    queries = {one["alert"]: one["expr"] for one in ALERTS}
+    assert [dict(one)["tenant"] for one in evaluate(queries["HerdQueueNotServed"], told)] == ["u"]
+
+
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool command")
 def test_every_alert_rings_when_it_should() -> None:
