@@ -10,7 +10,7 @@ from llama_herd.model.text.template_files import DEFAULT
 from llama_herd.model.text.tokenizer import Tokenizer
 
 #: The CPU time ends what never ends, however long that takes on a busy machine.
-LIMITS = HelperLimits(cpu_s=0.2, wall_s=30.0)
+LIMITS = HelperLimits(cpu_s=0.2)
 SHORT_LIMITS = LIMITS._replace(cpu_s=0.1)  # for what goes over them
 
 

@@ -15,14 +15,12 @@ from llama_herd.model.text.template_files import DEFAULT
 from tests.chaos.harness.patience import wait_until
 from tests.model.text.helper_processes import helpers
 
-#: A helper that stands still is no reason to end it here.
-PATIENT = HelperLimits(wall_s=60.0)
 GREETING = {DEFAULT: "{{ name }}"}
 
 
 def renderers(num: int) -> HelperPool[Renderer]:
     """Of which one is started."""
-    made = [Renderer(GREETING, PATIENT) for _ in range(num)]
+    made = [Renderer(GREETING, HelperLimits()) for _ in range(num)]
     made[-1].start()
     return HelperPool(made)
 

@@ -86,8 +86,9 @@ def test_what_came_too_late_is_judged_again(tokenizer: Tokenizer) -> None:
     """The machine may have been busy."""
     judged = Grammars(tokenizer, 1, [Helper(JUDGE, HelperLimits(1.0, 0.5, 256 << 20))])
     with standing_judge(judged):
-        with pytest.raises(GenerationError, match="takes longer"):
+        with pytest.raises(GenerationError, match="takes longer") as caught:
             judged.constraints(FORMS["record"], 1)
+        assert (caught.value.code, caught.value.retriable) == ("preparation_error", True)
         assert judged.constraints(FORMS["record"], 1)
 
 

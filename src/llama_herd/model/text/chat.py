@@ -44,14 +44,17 @@ class Renderer:
             raise ModelFileError(f"the chat template{which} {_explained(started)}. Mend it or leave it out.")
 
     def render(self, name: str, variables: Mapping[str, object]) -> str:
-        """The text. Raises GenerationError "template_error", which quotes nothing of the variables."""
+        """The text. Raises GenerationError, which quotes nothing of the variables.
+
+        "template_error", or one to try again if the helper gave no answer in time.
+        """
         _, answer = self._start()
         if answer.kind == "ready":
             answer = self._helper.ask(("render", name, variables))
             self._start()
         if answer.kind == "text":
             return answer.text
-        raise GenerationError(ErrorCode.TEMPLATE_ERROR, f"messages: the chat template {_explained(answer)}")
+        raise answer.error(ErrorCode.TEMPLATE_ERROR, f"messages: the chat template {_explained(answer)}")
 
     def close(self) -> None:
         self._helper.close()
@@ -222,7 +225,8 @@ class ChatTemplates(AbstractContextManager["ChatTemplates"]):
         """The prompt's ids. Nothing is added to what the template writes: BOS stands where it writes it.
 
         Raises InvalidJob when there is no such template, and GenerationError "template_error" when it refuses
-        the chat, fails on it or goes over a limit. The error quotes nothing of the chat.
+        the chat, fails on it or goes over a limit; one to try again if the helper gave no answer in time. No
+        error quotes the chat.
         """
         parts = list(self._parts(self._rendered(chat, add_generation_prompt)))
         if not parts:

@@ -18,6 +18,9 @@ from queue import SimpleQueue
 from threading import Lock
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
+from llama_herd.error_code import ErrorCode
+from llama_herd.errors import GenerationError
+
 #: Longest time for an interpreter to start on a busy machine.
 START_S = 30.0
 
@@ -29,7 +32,7 @@ class HelperLimits(NamedTuple):
     """Limits of one request in time, memory and text."""
 
     cpu_s: float = 0.25
-    wall_s: float = 2.0
+    wall_s: float = 60.0  # far more: on a busy machine a helper may stand still for long, and is not at fault
     memory_bytes: int = 64 << 20  # beyond what the process has when it starts
     max_chars: int = 1 << 20  # of the text that is answered
 
@@ -50,6 +53,12 @@ class HelperAnswer(NamedTuple):
     def is_over_limit(self) -> bool:
         """Whether the helper is of no use any more."""
         return self.kind in ("limit", "late")
+
+    def error(self, code: ErrorCode, message: str) -> GenerationError:
+        """The error of a job that asked for it: by this code, unless it was late, which may pass."""
+        if self.kind == "late":
+            return GenerationError(ErrorCode.PREPARATION_ERROR, message, retriable=True)
+        return GenerationError(code, message)
 
 
 class Helper:

@@ -20,7 +20,7 @@ from llama_herd.worker.grammars.judge import PARSER_LIMITS
 
 #: The program of a helper that makes a grammar of a form, or says why there is none; and its limits.
 JUDGE = "llama_herd.worker.grammars.judge"
-JUDGE_LIMITS = HelperLimits(cpu_s=1.0, wall_s=10.0, memory_bytes=256 << 20)
+JUDGE_LIMITS = HelperLimits(cpu_s=1.0, memory_bytes=256 << 20)
 
 #: Stands before a text that is cut into tokens, so that no codec puts a space there. No token holds it
 #: beside other characters.
@@ -85,7 +85,7 @@ class Grammars:
         """Constraints for the outputs of a job, each at its beginning.
 
         Raises InvalidJob, by the field of the form, if it is not one, and GenerationError if it takes too
-        much. No error quotes the form.
+        much, or one to try again if a helper gave no answer in time. No error quotes the form.
         """
         made = self._known(form) or self._built(form)
         if isinstance(made, HelperAnswer):
@@ -141,7 +141,7 @@ def _error(form: OutputForm, answer: HelperAnswer) -> InvalidJob | GenerationErr
     """Why there is no grammar of a form."""
     if answer.is_over_limit:
         message = f"{form.field}: the schema or grammar {answer.text}"
-        return GenerationError(ErrorCode.GRAMMAR_TOO_COMPLEX, message)
+        return answer.error(ErrorCode.GRAMMAR_TOO_COMPLEX, message)
     if form.kind == "output":  # which has several parts: the answer names the field
         field, _, message = answer.text.partition(": ")
         return InvalidJob([FieldError(field, message)])
