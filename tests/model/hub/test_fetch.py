@@ -1,5 +1,6 @@
 """What is told while a model comes."""
 
+import json
 import os
 from collections.abc import Iterator
 from itertools import pairwise
@@ -65,3 +66,16 @@ def test_a_disk_that_is_too_small_is_named_before_anything_comes(
     ):
         fetched([], [])
     assert all(hub.ranges(name) == [] for name in PARTS)
+
+
+def test_an_index_says_which_files_hold_the_weights(hub: HubServer) -> None:
+    """Some have names of their own, and others that are named as usual may stand beside them."""
+    shards = {f"model-0000{number}-of-000002.safetensors": b"one" for number in (1, 2)}
+    index = json.dumps({"weight_map": dict(zip("ab", shards, strict=True))}).encode()
+    files = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors.index.json": index} | shards
+    hub.repos[REPO] = files | {"model-00001-of-00003.safetensors": b"of another one"}
+    told: list[ChosenFiles] = []
+    model = fetched(told, [])
+    assert {one.name: one.read_bytes() for one in model.path.iterdir()} == files
+    assert told == [model.choice]
+    assert {one.name for one in model.choice.files} == files.keys()

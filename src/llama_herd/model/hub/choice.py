@@ -24,8 +24,9 @@ _TYPE = re.compile(
 _ASIDE = re.compile(r"mmproj|imatrix", re.IGNORECASE)
 
 _CONFIG, _TOKENIZER = "config.json", "tokenizer.json"
-_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
+_WHOLE = "model.safetensors"
+#: Says which other files hold the weights of a folder.
+INDEX = "model.safetensors.index.json"
 #: Other files of a folder that a worker reads, where they are.
 _BESIDE = (
     "generation_config.json",
@@ -184,21 +185,17 @@ def _beside(files: Mapping[str, HubFile]) -> list[HubFile]:
 
 
 def _shards(listing: RepoListing, files: dict[str, HubFile]) -> list[HubFile]:
-    """The index and the shards of a model in several files; none where one is missing."""
-    if _INDEX not in files:
+    """The index of a model in several files, and the files that it names; none where one is missing.
+
+    As long as it is not in the cache, or where it cannot be read: the index alone.
+    """
+    if INDEX not in files:
         return []
-    named = _names_in_index(listing)
-    if named is None:  # the index is not here yet: what is listed is all that there is
-        named = set(filter(_SHARD.fullmatch, files))
-    return [files[name] for name in (_INDEX, *sorted(named))] if named and named <= files.keys() else []
-
-
-def _names_in_index(listing: RepoListing) -> set[str] | None:
-    """The files that the index in the cache names; None: it cannot be read."""
     try:
-        return set(json.loads((listing.folder / _INDEX).read_text())["weight_map"].values())
+        named = set(json.loads((listing.folder / INDEX).read_text())["weight_map"].values())
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
-        return None
+        named = set()
+    return [files[name] for name in (INDEX, *sorted(named))] if named <= files.keys() else []
 
 
 def size_text(num_bytes: int) -> str:

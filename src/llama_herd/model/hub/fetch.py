@@ -16,7 +16,7 @@ from time import sleep
 from typing import BinaryIO
 
 from llama_herd.errors import HubUnavailable, ModelFileError
-from llama_herd.model.hub.choice import Choose, ChosenFiles, Room, choose, size_text
+from llama_herd.model.hub.choice import INDEX, Choose, ChosenFiles, Room, choose, size_text
 from llama_herd.model.hub.listing import HubFile, RepoListing, cache_folder, storage_folder
 from llama_herd.model.hub.name import HubName
 from llama_herd.model.hub.request import (
@@ -77,7 +77,12 @@ def fetch_model(
             raise HubUnavailable(f"{error}, and {name} is not in the cache, {cache_folder()}") from None
         return found
     choice = choose(listing, name, room)
-    missing = [file for file in choice.files if not (listing.folder / file.name).is_file()]
+    missing = _missing(listing, choice)
+    if index := next((file for file in missing if file.name == INDEX), None):
+        with translated(name.repo, cache_folder()):
+            _fetch_file(listing, index, lambda _: None)
+        choice = choose(listing, name, room)
+        missing = _missing(listing, choice)
     done = choice.num_bytes - sum(file.num_bytes for file in missing)
     if missing:
         tell(choice)
@@ -87,6 +92,11 @@ def fetch_model(
             done += file.num_bytes
         _note_newest_commit(listing)
     return HubModel(listing.folder / choice.name, choice, bool(missing))
+
+
+def _missing(listing: RepoListing, choice: ChosenFiles) -> list[HubFile]:
+    """The chosen files that are not in the cache."""
+    return [file for file in choice.files if not (listing.folder / file.name).is_file()]
 
 
 def _note_all(note: ProgressHook, num_all: int, done: int, num_bytes: int) -> None:
