@@ -143,6 +143,23 @@ def test_a_prompt_is_cut_to_what_the_cache_has_room_for_if_that_is_less(model: L
     assert told.context_tokens == room, "as the worker's status says, too"
 
 
+@pytest.mark.parametrize(
+    ("num_prompt", "told"),
+    [
+        (256, r"prompt_ids: 256 tokens, but .* room for 256, .*Fix: shorten the prompt to 255 tokens"),
+        (255, r"prompt_ids and sampling\.max_tokens: 255 \+ 2 tokens, but .*Fix: lower .* to 1 or less"),
+    ],
+)
+def test_a_job_that_the_cache_has_no_room_for_is_told_what_helps(
+    model: LoadedModel, num_prompt: int, told: str
+) -> None:
+    maker = replace(model.maker, num_pages=256 // PAGE_TOKENS)
+    job = GenerationJob(prompt_ids=(9,) * num_prompt, sampling=SamplingParams(max_tokens=2))
+    with pytest.raises(GenerationError, match=told) as caught:
+        maker.sequences("job", job, now_ms=0)
+    assert caught.value.code == "prompt_too_long"
+
+
 def test_a_prompt_of_which_the_tokenizer_makes_nothing_is_refused(model: LoadedModel, tmp_path: Path) -> None:
     """Nothing could follow it: it would run for ever. If nothing is computed, it is told as it is."""
     path = write_tiny_tokenizer(tmp_path)

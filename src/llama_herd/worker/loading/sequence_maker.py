@@ -222,13 +222,20 @@ def _check_length(sequence: Sequence, job: GenerationJob) -> None:
 
 def _check_room(sequence: Sequence, job: GenerationJob, num_pages: int) -> None:
     """Raise GenerationError for a job that never fits into a KV cache of so many pages."""
-    if pages_for(sequence.num_reserved) > num_pages:
-        raise GenerationError(
-            ErrorCode.PROMPT_TOO_LONG,
-            f"{_source(job)} and sampling.max_tokens: {sequence.num_reserved} tokens, but the KV cache has "
-            f"room for {num_pages * PAGE_TOKENS}. Fix: lower sampling.max_tokens, or raise "
-            "HERD_KV_CACHE_TOKENS",
-        )
+    if pages_for(sequence.num_reserved) <= num_pages:
+        return
+    num_prompt, room = len(sequence.prompt_ids), num_pages * PAGE_TOKENS
+    if num_prompt >= room:
+        what, and_more = _source(job), ""
+        fix = f"shorten the prompt to {room - 1} tokens or fewer, set sampling.truncate_prompt_tokens"
+    else:
+        what, and_more = f"{_source(job)} and sampling.max_tokens", f" + {job.sampling.max_tokens}"
+        fix = f"lower sampling.max_tokens to {room - num_prompt} or less"
+    raise GenerationError(
+        ErrorCode.PROMPT_TOO_LONG,
+        f"{what}: {num_prompt}{and_more} tokens, but the worker's KV cache has room for {room}, prompt and "
+        f"completion together. Fix: {fix}, or raise HERD_KV_CACHE_TOKENS",
+    )
 
 
 def _source(job: GenerationJob) -> str:
