@@ -10,8 +10,10 @@ from torch import Tensor
 from llama_herd.model.batch import Batch
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
+from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.prefix_cache import PageCopy
 from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.model_runner import ModelRunner
@@ -138,6 +140,33 @@ def test_a_row_for_whose_prefix_there_is_no_memory_fails_alone(
     sink = run(model, tiny_settings, [*mates, sequence(model, "second", prompt=PREFIX)])
     assert sink.ends == {"mate-0": ["length"], "mate-1": ["length"], "second": ["error"]}
     assert {output.error.code for output in sink if output.error} == {"out_of_memory"}
+
+
+def test_outputs_that_take_over_what_was_never_copied_fail_with_it(
+    model: LoadedModel, tiny_settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole prompt but its last token is kept: so all are admitted at once."""
+    prompt_ids = tuple(range(5, 5 + PAGE_TOKENS + 1))
+
+    def job(job_id: str, n: int) -> list[Sequence]:
+        params = SamplingParams(max_tokens=100, n=n, seed=1, ignore_eos=True)
+        return model.maker.sequences(job_id, GenerationJob(prompt_ids=prompt_ids, sampling=params), now_ms=0)
+
+    reference = run(model, tiny_settings, job("first", 1)).ids["first"]
+    copy_pages, num_copied = Cache.copy_pages, 0
+
+    def full(self: Cache, copies: tuple[PageCopy, ...]) -> None:
+        nonlocal num_copied
+        num_copied += 1
+        if num_copied == 1:
+            self.storage[:, :, :, [copy.target for copy in copies]] = 0
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        copy_pages(self, copies)
+
+    monkeypatch.setattr(Cache, "copy_pages", full)
+    sink = run(model, tiny_settings, job("job", 3))
+    assert sink.ends == {"job": ["error"] * 3}
+    assert run(model, tiny_settings, job("again", 1)).ids["again"] == reference
 
 
 @pytest.mark.long

@@ -145,7 +145,8 @@ class Engine:
         Before that end what is cancelled or overdue.
         """
         self._end_aborted()
-        begun = [self._begin(sequence) for sequence in self.scheduler.admit()]
+        failed = dict[tuple[str, str], Failure]()  # jobs
+        begun = [self._begin(sequence, failed) for sequence in self.scheduler.admit()]
         left = [StepOutput(sequence.info, has_left=True) for sequence in self.scheduler.take_left()]
         self._hand_on([*left, *(output for output in begun if output is not None)])
 
@@ -214,17 +215,21 @@ class Engine:
         if sequence.deadline_s is not None:
             self._next_deadline_s = min(self._next_deadline_s, sequence.deadline_s)
 
-    def _begin(self, sequence: Sequence) -> StepOutput | None:
-        """Copy the pages that one sequence takes over; an error ends this sequence alone.
+    def _begin(self, sequence: Sequence, failed: dict[tuple[str, str], Failure]) -> StepOutput | None:
+        """Copy the pages that one sequence takes over; an error ends its job alone.
 
+        Its other outputs that were admitted with it fail, too: they may take over what was never copied.
         One that had lost its place goes on, and nothing is said of it.
         """
-        try:
-            self.runner.begin(sequence)
-        except Exception as error:
-            raise_if_lost(error)
-            log.exception("row failed", **sequence.line)
-            return self._failed(sequence, failure_of(error))
+        if sequence.job not in failed:
+            try:
+                self.runner.begin(sequence)
+            except Exception as error:
+                raise_if_lost(error)
+                log.exception("row failed", **sequence.line)
+                failed[sequence.job] = failure_of(error)
+        if failure := failed.get(sequence.job):
+            return self._failed(sequence, failure)
         if sequence.has_begun:
             num_known = len(sequence.prompt_ids) + len(sequence.ids)
             self._num_recomputed_tokens += max(0, num_known - 1 - sequence.num_cached)
