@@ -2,7 +2,7 @@
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from itertools import accumulate
 from operator import attrgetter
 
@@ -31,7 +31,7 @@ class Pages:
         self.num_pages = num_pages
         self.consecutive = consecutive
         self._free = [range(num_pages)] if num_pages else []  # runs in order, no two touch
-        self._held: dict[str, tuple[int, ...]] = {}
+        self._held: dict[Hashable, tuple[int, ...]] = {}
         self._num_holders: Counter[int] = Counter()  # owners, and one for each `keep`
         self._num_owners: Counter[int] = Counter()
 
@@ -45,11 +45,11 @@ class Pages:
         return len(self._num_owners)
 
     @property
-    def held(self) -> Mapping[str, tuple[int, ...]]:
+    def held(self) -> Mapping[Hashable, tuple[int, ...]]:
         """The pages of each owner, in the order of its tokens."""
         return self._held
 
-    def reserve(self, owner: str, num_tokens: int, shared: Sequence[int] = ()) -> tuple[int, ...] | None:
+    def reserve(self, owner: Hashable, num_tokens: int, shared: Sequence[int] = ()) -> tuple[int, ...] | None:
         """Give `owner` the pages for `num_tokens` tokens at once, or None when there is no room now.
 
         `shared` are pages in use that become its first ones.
@@ -66,7 +66,7 @@ class Pages:
         self._num_owners.update(self._held[owner])
         return self._held[owner]
 
-    def release(self, owner: str) -> None:
+    def release(self, owner: Hashable) -> None:
         """Take back all pages of `owner`."""
         pages = self._held.pop(owner)
         for page in pages:

@@ -2,7 +2,7 @@
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple, Self
 
@@ -60,7 +60,7 @@ class PrefixCache:
         self.num_found_tokens = 0
         self._is_on = is_on
         self._page_of: OrderedDict[Digest, int] = OrderedDict()  # least recently used first
-        self._promised: dict[Digest, str] = {}  # to the owner that computes the page
+        self._promised: dict[Digest, Hashable] = {}  # to the owner that computes the page
 
     @property
     def hit_rate(self) -> float:
@@ -77,7 +77,7 @@ class PrefixCache:
         """Whether an owner is computing this page."""
         return digest in self._promised
 
-    def reserve(self, owner: str, num_tokens: int, digests: Sequence[Digest]) -> Reservation | None:
+    def reserve(self, owner: Hashable, num_tokens: int, digests: Sequence[Digest]) -> Reservation | None:
         """Reserve the pages for `num_tokens` tokens, the first of which have these digests.
 
         None when there is no room now, or when the first page that is not kept is promised: to wait for it is
@@ -95,7 +95,9 @@ class PrefixCache:
         self.num_found_tokens += PAGE_TOKENS * len(found)
         return Reservation.from_sources(pages, PAGE_TOKENS * len(found), found)
 
-    def fork(self, owner: str, num_tokens: int, parent: Sequence[int], num_common: int) -> Reservation | None:
+    def fork(
+        self, owner: Hashable, num_tokens: int, parent: Sequence[int], num_common: int
+    ) -> Reservation | None:
         """Reserve for a sequence whose first `num_common` tokens are in its parent's pages; None: no room."""
         pages = self._take(owner, num_tokens, parent[: num_common // PAGE_TOKENS])
         if pages is None:
@@ -109,7 +111,7 @@ class PrefixCache:
             self._page_of[digest] = page
             self.pages.keep(page)
 
-    def release(self, owner: str, digests: Sequence[Digest]) -> None:
+    def release(self, owner: Hashable, digests: Sequence[Digest]) -> None:
         """Take back the pages of `owner`; of those with these digests, the published ones stay for others."""
         for digest in digests:
             if self._promised.get(digest) == owner:
@@ -128,7 +130,7 @@ class PrefixCache:
         self.pages.check(kept=tuple(self._page_of.values()))
         strangers = set(self._promised.values()) - set(self.pages.held)
         if strangers:
-            raise RuntimeError(f"pages are promised by {sorted(strangers)}, who hold none")
+            raise RuntimeError(f"pages are promised by {sorted(map(str, strangers))}, who hold none")
 
     def _find(self, digests: Sequence[Digest]) -> tuple[int, ...]:
         found: list[int] = []
@@ -140,7 +142,7 @@ class PrefixCache:
         self._touch(digests[: len(found)])
         return tuple(found)
 
-    def _take(self, owner: str, num_tokens: int, filled: Sequence[int]) -> tuple[int, ...] | None:
+    def _take(self, owner: Hashable, num_tokens: int, filled: Sequence[int]) -> tuple[int, ...] | None:
         """Reserve pages, giving up kept ones if need be; `filled` become the first where pages are shared.
 
         Where they are copied instead they may be given up: reservations are copied in their order, and all

@@ -207,6 +207,25 @@ def test_a_cancel_is_obeyed_within_two_steps(
     assert sink.ids["mate"] == run(wide, settings, [sequence(wide, "mate", max_tokens=30)]).ids["mate"]
 
 
+def test_a_job_may_come_again_while_a_step_of_its_last_attempt_flies(
+    wide: LoadedModel, settings: WorkerSettings
+) -> None:
+    """As one does that was lost to another worker, and is put back at once."""
+    sink = Collector()
+    engine = Overlapping(wide, settings, sink).engine
+    lost, again = (sequence(wide, "job", max_tokens=20) for _ in range(2))
+    engine.submit(lost)
+    while not lost.ids:
+        engine.step()
+    engine.abort([lost.info], "dropped")
+    engine.submit(again)
+    engine.admit()
+    assert lost.num_flying
+    assert again.pages
+    finish(engine)
+    assert again.ids == run(wide, settings, [sequence(wide, "job", max_tokens=20)]).ids["job"]
+
+
 def test_no_more_sequences_hold_slots_than_there_are(wide: LoadedModel, settings: WorkerSettings) -> None:
     """Also while some that have ended wait for their last step."""
     engine = Overlapping(wide, settings, Collector(), with_layers(wide.llama, 0)).engine

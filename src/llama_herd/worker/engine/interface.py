@@ -32,7 +32,7 @@ class SequenceInfo:
 
     @property
     def name(self) -> str:
-        """A name that no other sequence in the engine has: a tenant contains no /, and an id no #."""
+        """A name that only other attempts at it have: a tenant contains no /, and an id no #."""
         return f"{self.tenant}/{self.job_id}#{self.choice}"
 
 

@@ -290,7 +290,7 @@ class Scheduler:
         self.waiting.join(sequence)
 
     def _release(self, sequence: Sequence) -> None:
-        self._prefixes.release(sequence.name, sequence.digests)
+        self._prefixes.release(sequence.info, sequence.digests)
         self._free_slots.append(sequence.slot)
         self._may_fit = True
 
@@ -331,9 +331,9 @@ class Scheduler:
         num_tokens, relatives = sequence.num_reserved, self._running_relatives(sequence)
         if relatives:
             num_common = len(sequence.prompt_ids) - 1
-            reservation = self._prefixes.fork(sequence.name, num_tokens, relatives[0].pages, num_common)
+            reservation = self._prefixes.fork(sequence.info, num_tokens, relatives[0].pages, num_common)
         else:
-            reservation = self._prefixes.reserve(sequence.name, num_tokens, _wanted_digests(sequence))
+            reservation = self._prefixes.reserve(sequence.info, num_tokens, _wanted_digests(sequence))
         if reservation is None:
             return False
         sequence.pages, sequence.copies = reservation.pages, reservation.copies
