@@ -172,7 +172,7 @@ class SequenceMaker:
         """The prompt, cut from the left if the job asks for it; a BOS at its front stays."""
         num_kept = params.truncate_prompt_tokens
         if num_kept == -1:
-            num_kept = max(1, self._room - params.max_tokens)
+            num_kept = max(1, self._room - max(1, params.max_tokens))  # one is drawn behind scores, too
         if num_kept is None or len(prompt_ids) <= num_kept:
             return prompt_ids
         firsts = (self.tokenizer.bos_id, *self.tokenizer.first_ids[:1])
