@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from llama_herd.errors import ModelFileError
+from llama_herd.model.files.safetensors import weight_paths
 from llama_herd.model.hub.choice import ChosenFiles, Room
-from llama_herd.model.hub.fetch import HubModel, fetch_model
+from llama_herd.model.hub.fetch import HubModel, fetch_model, find_model
 from llama_herd.model.hub.name import HubName
 from tests.hub_server import HubServer
 
@@ -79,3 +80,15 @@ def test_an_index_says_which_files_hold_the_weights(hub: HubServer) -> None:
     assert {one.name: one.read_bytes() for one in model.path.iterdir()} == files
     assert told == [model.choice]
     assert {one.name for one in model.choice.files} == files.keys()
+
+
+def test_an_index_that_cannot_be_read_is_told_when_the_model_is_opened(hub: HubServer) -> None:
+    index = b'{"weight_map": ' + b"[" * 200_000
+    files = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors.index.json": index}
+    hub.repos[REPO] = dict(files)
+    model = fetched([], [])
+    assert {one.name: one.read_bytes() for one in model.path.iterdir()} == files
+    found = find_model(HubName(REPO), lambda: Room(0, ""))
+    assert found is not None
+    with pytest.raises(ModelFileError, match=r"index\.json: nested more than"):
+        weight_paths(found.path)

@@ -1,6 +1,5 @@
 """Which files of a repository are taken as the model, and why."""
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from typing import NamedTuple
 from llama_herd.errors import ModelFileError
 from llama_herd.model.hub.listing import HubFile, RepoListing
 from llama_herd.model.hub.name import PART, HubName
+from llama_herd.model.reading.json_file import read_json
 
 #: Types of GGUF files that workers multiply as they are stored on any device, the most exact first.
 PREFERRED_TYPES = ("Q8_0", "Q6_K", "Q4_K_M", "Q4_K_S", "Q4_0")
@@ -27,6 +27,7 @@ _CONFIG, _TOKENIZER = "config.json", "tokenizer.json"
 _WHOLE = "model.safetensors"
 #: Says which other files hold the weights of a folder.
 INDEX = "model.safetensors.index.json"
+MAX_INDEX_BYTES = 16 << 20
 #: Other files of a folder that a worker reads, where they are.
 _BESIDE = (
     "generation_config.json",
@@ -187,13 +188,15 @@ def _beside(files: Mapping[str, HubFile]) -> list[HubFile]:
 def _shards(listing: RepoListing, files: dict[str, HubFile]) -> list[HubFile]:
     """The index of a model in several files, and the files that it names; none where one is missing.
 
-    As long as it is not in the cache, or where it cannot be read: the index alone.
+    As long as it is not in the cache: the index alone. So it is where it cannot be read, which is told when
+    the model is opened.
     """
     if INDEX not in files:
         return []
     try:
-        named = set(json.loads((listing.folder / INDEX).read_text())["weight_map"].values())
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        weights = read_json(listing.folder / INDEX, MAX_INDEX_BYTES).nested("weight_map")
+        named = set(map(str, weights.values()))
+    except ModelFileError:
         named = set()
     return [files[name] for name in (INDEX, *sorted(named))] if named <= files.keys() else []
 
