@@ -127,6 +127,16 @@ def test_a_helper_that_does_not_answer_is_replaced(templates: MadeTemplates) -> 
     assert helper not in helpers()
 
 
+def test_a_helper_that_is_late_at_the_start_says_nothing_of_the_template(
+    templates: MadeTemplates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a worker that starts on a busy machine would refuse all chats for as long as it runs."""
+    monkeypatch.setattr("llama_herd.model.text.helper.START_S", 0.0)
+    with pytest.raises(GenerationError, match="takes longer than 0 s") as caught:
+        templates.make("fine")
+    assert caught.value.retriable
+
+
 @pytest.mark.long
 def test_a_helper_that_was_killed_is_replaced(templates: MadeTemplates) -> None:
     template = templates.make("fine")

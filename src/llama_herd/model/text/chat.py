@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -36,12 +36,18 @@ class Renderer:
         self._helper = Helper(SANDBOX, limits)
 
     def start(self) -> None:
-        """Start the helper. Raises ModelFileError when it cannot compile a template."""
+        """Start the helper. Raises ModelFileError when it cannot compile a template.
+
+        Where that took too long: GenerationError, as no template is at fault then.
+        """
         name, started = self._start()
         if started.kind != "ready":
             self.close()
             which = "" if name == DEFAULT else f" {quoted(name)}"
-            raise ModelFileError(f"the chat template{which} {_explained(started)}. Mend it or leave it out.")
+            complaint = f"the chat template{which} {_explained(started)}"
+            if started.kind == "late":
+                raise started.error(ErrorCode.TEMPLATE_ERROR, complaint)
+            raise ModelFileError(f"{complaint}. Mend it or leave it out.")
 
     def render(self, name: str, variables: Mapping[str, object]) -> str:
         """The text. Raises GenerationError, which quotes nothing of the variables.
@@ -211,7 +217,10 @@ class ChatTemplates(AbstractContextManager["ChatTemplates"]):
         limits: HelperLimits = DEFAULT_LIMITS,
         num_helpers: int = 1,
     ) -> None:
-        """Start a helper process and try the templates. Raises ModelFileError when one cannot be used."""
+        """Start a helper process and try the templates. Raises ModelFileError when one cannot be used.
+
+        GenerationError: the helper did not answer in time, which says nothing of the templates.
+        """
         self._tokenizer = tokenizer
         self._control_tokens = control_tokens
         self._marks = ControlMarks(sources, control_tokens)
@@ -317,9 +326,12 @@ class ChatTemplates(AbstractContextManager["ChatTemplates"]):
     def _try(self, name: str, turns: Sequence[Mapping[str, object]]) -> str | None:
         """Render some turns with a template; None when it refuses them."""
         variables = {"messages": turns, "tools": None, "documents": None, "add_generation_prompt": True}
-        with suppress(GenerationError):
+        try:
             return self._render(name, {**self._marks.roles, **variables})
-        return None
+        except GenerationError as error:
+            if error.retriable:
+                raise
+            return None
 
     def _needed_breaks(self) -> Breaks | None:
         """The breaks to set between control tokens; None where no template puts any together in a trial."""
