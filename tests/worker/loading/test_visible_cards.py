@@ -26,6 +26,7 @@ def two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
         ("1,-1,0", ["NVIDIA L4"]),
         ("1, 0", ["NVIDIA L4", "NVIDIA H200"]),
         ("GPU-bbb2", ["NVIDIA L4"]),
+        ("GPU-b,GPU-aaa", ["NVIDIA L4", "NVIDIA H200"]),
         ("MIG-ccc", ["MIG-ccc"]),
     ],
 )

@@ -136,17 +136,20 @@ def _visible() -> list[Card]:
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return cards
-    known = {key: card for card in cards for key in (card.index, card.uuid)}
     keys = takewhile(lambda key: not key.startswith("-"), map(str.strip, listed.split(",")))
-    return [known.get(key, Card(key, key, key)) for key in keys if key]
+    return [_named(key, cards) for key in keys if key]
+
+
+def _named(key: str, cards: list[Card]) -> Card:
+    """The card that CUDA takes by a number, or by the beginning of a UUID; nvidia-smi may not tell of it."""
+    found = (one for one in cards if one.index == key or one.uuid.startswith(key))
+    return next(found, Card(key, key, key))
 
 
 def pinned_card() -> str:
     """The UUID of the GPU that `pin_device` has pinned; what it was pinned by if nvidia-smi knows no more."""
     pinned = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
-    begins = pinned or "none"  # CUDA takes the beginning of a UUID, too
-    found = (one.uuid for one in _cards() if one.index == pinned or one.uuid.startswith(begins))
-    return next(found, pinned)
+    return _named(pinned, _cards()).uuid if pinned else ""
 
 
 def _cards() -> list[Card]:

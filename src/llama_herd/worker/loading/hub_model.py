@@ -2,6 +2,7 @@
 
 import sys
 
+from llama_herd.errors import SettingsError
 from llama_herd.extras import need_extra
 from llama_herd.model.hub.choice import Choose, ChosenFiles, Room, choose, choose_texts, size_text
 from llama_herd.model.hub.fetch import HubModel, fetch_model, find_model
@@ -67,5 +68,10 @@ def weights_room(settings: WorkerSettings) -> Room:
         free = allowed_bytes(settings, "cpu")
     else:  # torch is not imported for it
         free = int(settings.memory_share * card_gb(settings.device) * 1e9)
+        if not free:  # of a part of a card, or of one that shares the machine's memory
+            raise SettingsError(
+                f"nvidia-smi does not tell how much memory {settings.device} has, by which a file would be "
+                "chosen. Fix: name one, or its type, as in hf:OWNER/NAME:Q4_K_M"
+            )
     left = max(0, free - PROCESS_BYTES[settings.device.partition(":")[0]])
     return Room(int(WEIGHTS_PART * left), f"of {size_text(free)} free on {settings.device}")
