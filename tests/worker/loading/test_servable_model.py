@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llama_herd.errors import BadInput
+from llama_herd.errors import BadInput, GenerationError
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.worker.loading import memory_plan
 from llama_herd.worker.loading.device import on_device
@@ -145,6 +145,20 @@ def test_a_model_without_room_is_shown_and_refused(tmp_path: Path, monkeypatch: 
     assert examined(path, {}) == reason.partition(". Fix: ")[0]
     shown = json.loads(invoke("inspect", str(path), "--json").stdout)
     assert (shown["shape"]["num_layers"], shown["complaint"]) == (2, reason)
+
+
+def test_a_template_that_could_not_be_tried_in_time_ends_a_worker_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is to be started again, and not to refuse all chats for as long as it runs."""
+    path = write_tiny_gguf(tmp_path / "m.gguf", chat_template="{{ messages[0].content }}")
+    monkeypatch.setattr("llama_herd.model.text.helper.START_S", 0.0)
+    shown = json.loads(invoke("inspect", str(path), "--json").stdout)
+    assert "takes longer than 0 s" in shown["tokenizer"]["chat_complaint"]
+    report = json.loads(invoke("doctor", "--json", HERD_REDIS_URL=URL, HERD_MODEL=str(path)).stdout)
+    assert [one["state"] for one in report["findings"] if one["subject"] == "chat"] == ["warn"]
+    with pytest.raises(GenerationError, match="takes longer than 0 s"):
+        LoadedModel.load(WorkerSettings.read(model=path, threads=1), "cpu")
 
 
 def test_a_template_that_cannot_be_used_is_named_by_all(tmp_path: Path) -> None:

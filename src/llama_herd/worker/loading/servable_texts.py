@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 from pydantic import ValidationError
 
-from llama_herd.errors import ModelFileError
+from llama_herd.errors import GenerationError, ModelFileError
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.parsers.formats import OutputFormats
 from llama_herd.model.shape.purpose import Generates, Purpose, Ranks
@@ -162,15 +162,19 @@ class ServableTexts:
         )
 
     def check_chat(self) -> None:
-        """Raise ModelFileError when there is a chat template that cannot be used."""
-        templates = self.chat_templates()
+        """Raise ModelFileError when there is a chat template that cannot be used, or be tried now."""
+        try:
+            templates = self.chat_templates()
+        except GenerationError as error:
+            raise ModelFileError(f"{error.message}. Try again.") from None
         if templates is not None:
             templates.close()
 
     def usable_chats(self) -> tuple[ChatTemplates | None, str]:
         """The chat templates; or none, and why chats are refused while all other jobs are served.
 
-        Raises ModelFileError when that of a model that ranks cannot be used: all of its jobs need it.
+        Raises ModelFileError when that of a model that ranks cannot be used: all of its jobs need it. Raises
+        GenerationError when they could not be tried in time.
         """
         try:
             return self.chat_templates(), "this model has no chat template."
