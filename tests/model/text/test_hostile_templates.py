@@ -115,6 +115,12 @@ def test_a_template_that_goes_over_a_limit_ends_one_prompt_and_no_other(
     assert helpers() == [after], "who broke it has waited for its successor"
 
 
+def test_a_chat_that_is_too_long_to_be_read_is_told_so(templates: MadeTemplates) -> None:
+    template = templates.make("fine", LIMITS._replace(memory_bytes=16 << 20))
+    assert "needs more than 16,777,216 bytes of memory" in str(error_of(template, "é" * 2_000_000))
+    assert template.encode(conversation("the"))
+
+
 @pytest.mark.long
 def test_a_helper_that_does_not_answer_is_replaced(templates: MadeTemplates) -> None:
     template = templates.make("fine", HelperLimits(wall_s=0.3))

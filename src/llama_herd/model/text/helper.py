@@ -205,9 +205,9 @@ def answer_requests(start: Callable[[HelperLimits], Callable[..., HelperAnswer]]
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold prompts
         connection.send_bytes(json.dumps(HelperAnswer("ready")).encode())
         while True:
-            request: list[Any] = json.loads(connection.recv_bytes())
-            signal.setitimer(signal.ITIMER_PROF, limits.cpu_s)
             try:
+                request: list[Any] = json.loads(connection.recv_bytes())
+                signal.setitimer(signal.ITIMER_PROF, limits.cpu_s)
                 found = answer(*request)
             except MemoryError:
                 found = HelperAnswer("limit", f"needs more than {limits.memory_bytes:,} bytes of memory")
