@@ -76,6 +76,22 @@ def test_it_leaves_for_room_in_the_cache_too_but_only_if_that_is_enough() -> Non
     assert names(scheduler.running) == ["high", "half"]
 
 
+def test_pages_that_those_who_stay_share_are_counted_once() -> None:
+    """Else no urgent one would get a place beside many of one long system prompt."""
+    scheduler = new_scheduler(consecutive=False, prefill_tokens=1_000)
+    prompt = NUM_PAGES // 2 * PAGE_TOKENS - 30  # all pages but the last one are shared
+    for name in ("first", "second"):
+        scheduler.submit(sequence(name, prompt, 30, priority=3))
+        scheduler.admit()
+        step(scheduler)
+    scheduler.submit(sequence("low", 5, 30, token_id=9))
+    scheduler.admit()
+    assert len(scheduler.running) == MAX_ROWS
+    scheduler.submit(sequence("urgent", 5, 2 * PAGE_TOKENS, token_id=10, priority=3))
+    assert names(scheduler.admit()) == ["urgent"]
+    assert names(scheduler.running) == ["first", "second", "urgent"]
+
+
 def test_it_waits_before_later_ones_and_leaves_a_few_times_only() -> None:
     scheduler = full_scheduler(0, 0, 0)
     low = scheduler.running[-1]

@@ -257,8 +257,8 @@ class Scheduler:
         """The outputs of the youngest of the lowest jobs below a sequence; none if all hold too little."""
         stay = {one.job for one in self.running if not _may_leave(one, urgent)}
         lower = [one for one in self.running if one.job not in stay]
-        staying = (one for one in self.running if one.job in stay)
-        num_left = self._prefixes.pages.num_pages - sum(pages_for(one.num_reserved) for one in staying)
+        staying = {page for one in self.running if one.job in stay for page in one.pages}  # each once
+        num_left = self._prefixes.pages.num_pages - len(staying)
         if not lower or pages_for(urgent.num_reserved) > num_left:
             return []
         youngest = min(reversed(lower), key=lambda one: one.priority)
