@@ -145,9 +145,8 @@ def test_a_prompt_is_cut_to_what_the_cache_has_room_for_if_that_is_less(model: L
 
 def test_a_prompt_that_is_only_scored_is_cut_to_the_context_too(model: LoadedModel) -> None:
     """One token is drawn behind it, and dropped."""
-    params = {"max_tokens": 0, "prompt_logprobs": 0, "truncate_prompt_tokens": -1}
-    num_prompt = model.maker.max_length + 5
-    (cut,) = sequences(model, (9,) * num_prompt, **params)
+    prompt_ids = (9,) * (model.maker.max_length + 5)
+    (cut,) = sequences(model, prompt_ids, max_tokens=0, prompt_logprobs=0, truncate_prompt_tokens=-1)
     assert len(cut.prompt_ids) == model.maker.max_length - 1
 
 
