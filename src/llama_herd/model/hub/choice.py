@@ -3,13 +3,12 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.hub.listing import HubFile, RepoListing
+from llama_herd.model.hub.listing import HubFile, RepoListing, parsed
 from llama_herd.model.hub.name import PART, HubName
-from llama_herd.model.reading.json_file import read_json
 
 #: Types of GGUF files that workers multiply as they are stored on any device, the most exact first.
 PREFERRED_TYPES = ("Q8_0", "Q6_K", "Q4_K_M", "Q4_K_S", "Q4_0")
@@ -193,12 +192,18 @@ def _shards(listing: RepoListing, files: dict[str, HubFile]) -> list[HubFile]:
     """
     if INDEX not in files:
         return []
-    try:
-        weights = read_json(listing.folder / INDEX, MAX_INDEX_BYTES).nested("weight_map")
-        named = set(map(str, weights.values()))
-    except ModelFileError:
-        named = set()
+    named = _names_in_index(listing.folder / INDEX)
     return [files[name] for name in (INDEX, *sorted(named))] if named <= files.keys() else []
+
+
+def _names_in_index(path: Path) -> set[str]:
+    """The files that an index names; none where it is not here, or no index."""
+    try:
+        with path.open("rb") as file:
+            weights = parsed(file.read(MAX_INDEX_BYTES)).get("weight_map")
+    except OSError:
+        return set()
+    return set(map(str, weights.values())) if isinstance(weights, dict) else set()
 
 
 def size_text(num_bytes: int) -> str:

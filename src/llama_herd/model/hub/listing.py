@@ -14,7 +14,7 @@ from llama_herd.model.hub.request import answer_of, pieces_of
 MAX_FILES = 20_000
 #: More bytes than their list has, and a longer time than it takes.
 MAX_LIST_BYTES, MAX_LIST_S = 16 << 20, 120.0
-#: More values than their list has.
+#: More values than their list has, or an index of weights.
 MAX_LIST_VALUES = 1 << 20
 #: Longest name of a file that the common systems keep.
 MAX_NAME_BYTES = 255
@@ -57,7 +57,7 @@ class RepoListing:
                 content += piece
                 if len(content) > MAX_LIST_BYTES or monotonic() > until_s:
                     raise _unusable(repo)
-        listed = _parsed(bytes(content))
+        listed = parsed(bytes(content))
         commit, siblings = listed.get("sha"), listed.get("siblings") or []
         if not (isinstance(commit, str) and _COMMIT.fullmatch(commit) and isinstance(siblings, list)):
             raise _unusable(repo)
@@ -84,8 +84,8 @@ class RepoListing:
         return storage_folder(self.repo) / "snapshots" / self.commit
 
 
-def _parsed(content: bytes) -> dict[str, Any]:
-    """The hub's list, counted before it is read; empty if it is none."""
+def parsed(content: bytes) -> dict[str, Any]:
+    """An object of JSON from the hub, counted before it is read; empty if it is none."""
     if sum(map(content.count, (b",", b"[", b"{"))) > MAX_LIST_VALUES:
         return {}
     try:
