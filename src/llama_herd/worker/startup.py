@@ -10,6 +10,7 @@ import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
+from llama_herd.errors import DeviceError
 from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
@@ -95,9 +96,10 @@ def _complain(settings: WorkerSettings, model: "LoadedModel") -> None:
     if len(runtimes := openmp_runtimes()) > 1:
         note = "torch keeps to its own, native kernels have threads without OpenMP: results are the same"
         log.info("several OpenMP runtimes are loaded", runtimes=runtimes, note=note)
-    if settings.device == "cpu" and (cards := visible_cards()):
-        fix = "leave HERD_DEVICE out, with a torch that is built for CUDA"
-        log.warning("a GPU stays idle, this worker runs on the CPU", gpus=cards, fix=fix)
+    with suppress(DeviceError):
+        if settings.device == "cpu" and (cards := visible_cards()):
+            fix = "leave HERD_DEVICE out, with a torch that is built for CUDA"
+            log.warning("a GPU stays idle, this worker runs on the CPU", gpus=cards, fix=fix)
 
 
 @contextmanager

@@ -61,6 +61,17 @@ def test_a_pinned_card_is_known_by_its_uuid() -> None:
     assert pinned_card() == "MIG-ccc", "what nvidia-smi does not list by itself"
 
 
+@pytest.mark.usefixtures("two_cards")
+def test_a_driver_that_does_not_answer_is_not_taken_for_a_machine_without_cards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(device, "SMI_S", 0.0)
+    for named in ("auto", "cuda:1"):
+        with pytest.raises(DeviceError, match="nvidia-smi has not answered within 0 s"):
+            on_device(WorkerSettings.read(device=named))
+    assert on_device(WorkerSettings.read(device="cpu")).device == "cpu"
+
+
 def test_without_a_driver_the_list_is_empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DeviceError, match="none"):

@@ -255,7 +255,10 @@ def check_torch(settings: WorkerSettings) -> Finding:
 
 
 def _check_cpu(build: str, cuda: str | None) -> Finding:
-    cards = visible_cards()
+    try:
+        cards = visible_cards()
+    except BadInput as error:
+        return Finding.told(error, "torch", "warn")
     if not cards:
         return Finding("torch", "ok", f"{build} on the CPU")
     fix = "leave HERD_DEVICE out, or herd worker --gpus all"

@@ -16,6 +16,10 @@ from llama_herd.worker.settings import WorkerSettings
 #: Where the driver has a folder for each GPU, also for one that no longer answers.
 DRIVER = Path("/proc/driver/nvidia/gpus")
 
+#: How long nvidia-smi may take. It wakes up cards that nothing keeps awake, and workers that start together
+#: ask together.
+SMI_S = 60.0
+
 #: Where no setting says how many slots a GPU has: so many for each GB of its memory, within these bounds.
 SLOTS_A_GB, LEAST_SLOTS, MOST_SLOTS = 4, 32, 256
 
@@ -153,15 +157,20 @@ def pinned_card() -> str:
 
 
 def _cards() -> list[Card]:
-    """The GPUs of this machine."""
+    """The GPUs of this machine. Raises DeviceError if nvidia-smi does not answer."""
     try:
         report = subprocess.run(
             ["nvidia-smi", "--query-gpu=index,uuid,memory.total,name", "--format=csv,noheader,nounits"],
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=SMI_S,
             check=True,
         ).stdout
+    except subprocess.TimeoutExpired:
+        raise DeviceError(
+            f"nvidia-smi has not answered within {SMI_S:g} s. Fix: see what it does by itself; "
+            "`nvidia-smi -pm 1` keeps cards awake"
+        ) from None
     except (OSError, subprocess.SubprocessError):
         return []
     rows = [map(str.strip, line.split(",", 3)) for line in report.splitlines() if line.strip()]
