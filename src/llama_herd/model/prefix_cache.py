@@ -2,7 +2,7 @@
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Sequence, Set
 from hashlib import blake2b
 from typing import NamedTuple, Self
 
@@ -103,6 +103,10 @@ class PrefixCache:
         if pages is None:
             return None
         return Reservation.from_sources(pages, num_common, parent[: pages_for(num_common)])
+
+    def num_shared(self, digests: Sequence[Digest], pages: Set[int]) -> int:
+        """How many of these pages a reservation with these digests would share."""
+        return 0 if self.pages.consecutive else sum(page in pages for page in self._find(digests))
 
     def publish(self, page: int, digest: Digest) -> None:
         """Note that a page is computed, so that others can find it."""

@@ -92,6 +92,20 @@ def test_pages_that_those_who_stay_share_are_counted_once() -> None:
     assert names(scheduler.running) == ["first", "second", "urgent"]
 
 
+def test_an_urgent_one_needs_no_room_for_what_it_shares_with_those_who_stay() -> None:
+    scheduler = new_scheduler(consecutive=False, prefill_tokens=1_000)
+    prompt = (NUM_PAGES - 3) * PAGE_TOKENS + 5
+    scheduler.submit(sequence("first", prompt, 30, priority=3))
+    scheduler.admit()
+    step(scheduler)
+    scheduler.submit(sequence("low", 5, 2 * PAGE_TOKENS - 5, token_id=9))
+    scheduler.admit()
+    assert not scheduler._prefixes.pages.num_free
+    scheduler.submit(sequence("urgent", prompt, 30, priority=3))
+    assert names(scheduler.admit()) == ["urgent"]
+    assert names(scheduler.running) == ["first", "urgent"]
+
+
 def test_it_waits_before_later_ones_and_leaves_a_few_times_only() -> None:
     scheduler = full_scheduler(0, 0, 0)
     low = scheduler.running[-1]

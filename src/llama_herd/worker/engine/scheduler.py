@@ -257,9 +257,12 @@ class Scheduler:
         """The outputs of the youngest of the lowest jobs below a sequence; none if all hold too little."""
         stay = {one.job for one in self.running if not _may_leave(one, urgent)}
         lower = [one for one in self.running if one.job not in stay]
+        if not lower:
+            return []
         staying = {page for one in self.running if one.job in stay for page in one.pages}  # each once
         num_left = self._prefixes.pages.num_pages - len(staying)
-        if not lower or pages_for(urgent.num_reserved) > num_left:
+        num_shared = self._prefixes.num_shared(_wanted_digests(urgent), staying)
+        if pages_for(urgent.num_reserved) - num_shared > num_left:
             return []
         youngest = min(reversed(lower), key=lambda one: one.priority)
         return [one for one in lower if one.job == youngest.job]
