@@ -10,7 +10,9 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.tasks.client.batch.window import LOOK_AHEAD
 from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from tests.batch_api import ENDED, BatchApi, lines, rows
 from tests.chaos.harness.patience import wait_until
 from tests.tasks.gateway.gateway_thread import GatewayThread
@@ -136,6 +138,21 @@ def test_the_same_request_under_the_same_name_is_the_same_batch(api: BatchApi, s
     assert (other.status, other.error["code"]) == (409, "job_conflict")
     api.end_of(first.json["id"])
     assert api.ask("GET", "/v1/batches").json["data"][0]["id"] == first.json["id"]
+
+
+def test_the_same_request_by_a_newer_key_is_the_same_batch(
+    redis: Redis, gateway: GatewayThread, stand_in: StandIn
+) -> None:
+    old, new = (
+        BatchApi(lambda: gateway.url, run_dialogue(redis, create_key(name, "default", KeyRole.PRODUCER)))
+        for name in ("old", "new")
+    )
+    file_id = old.upload(lines(rows(2))).json["id"]
+    first = old.create(file_id, "order 7").json
+    again = new.create(file_id, "order 7")
+    assert (again.status, again.json["id"]) == (200, first["id"])
+    assert new.create(file_id, "order 7", metadata={"a": "b"}).status == 409
+    old.end_of(first["id"])
 
 
 def test_batches_are_listed_by_pages(api: BatchApi, stand_in: StandIn) -> None:

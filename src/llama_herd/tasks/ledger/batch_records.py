@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from llama_herd.tasks.ledger.redis_call import Argument, RedisCall
@@ -174,14 +175,15 @@ class BatchRecords(StorageKeys):
     def create(
         self, batch_id: str, request: BatchRequest, window_ms: int, most: int = 0, webhook_secret: str = ""
     ) -> RedisCall[BatchRecord | QuotaExceeded | BatchRefusal]:
-        """Accept a batch. Repeating it changes nothing. most: batches that the tenant may have; 0: any.
+        """Accept a batch. Repeating it, by whichever key of the tenant, changes nothing.
 
+        most: batches that the tenant may have; 0: any.
         webhook_secret: what its webhook is signed with; the record keeps it until the end.
         """
         start, _, end = self.batch_key("\0").partition("\0")
         return call(
             _CREATE,
-            _read_created,
+            partial(_read_created, request),
             **self._keys_of(batch_id),
             batches=self.key("stored_batches"),
             input=self.file_key(request.input_file_id),
@@ -300,11 +302,14 @@ class BatchRecords(StorageKeys):
         return RedisCall("ZREM", (self.due_key,), (self.member(batch_id),), lambda reply: None)
 
 
-def _read_created(reply: list[Any]) -> BatchRecord | QuotaExceeded | BatchRefusal:
+def _read_created(request: BatchRequest, reply: list[Any]) -> BatchRecord | QuotaExceeded | BatchRefusal:
     kind, *rest = reply
     if kind == b"full":
         return QuotaExceeded.from_reply(rest)
-    return BatchRecord.from_fields(fields_of(rest[0])) if kind == b"ok" else text(kind)  # type: ignore[return-value]
+    if kind != b"ok":
+        return text(kind)  # type: ignore[return-value]
+    made = BatchRecord.from_fields(fields_of(rest[0]))
+    return made if made.request == replace(request, owner=made.request.owner) else "conflict"
 
 
 def _read_claimed(reply: list[Any]) -> ClaimedBatch | None:

@@ -5,10 +5,9 @@
 --       most# (batches of the tenant; 0: any), start, stop (of a record's key),
 --       secret (that its webhook is signed with; empty: the tenant's)
 -- kept: for gateways
--- Answers: {'ok', its record} | {'full', what, whose, has, limit} | {a word}: conflict (another one has this id) |
---       no_file | no_input (a file of another purpose) | elsewhere (a file in another storage)
-local known = redis.call('HGET', key.batch, 'asked')
-if known then return known == asked and {'ok', redis.call('HGETALL', key.batch)} or {'conflict'} end
+-- Answers: {'ok', its record, or that of the batch that has this id} | {'full', what, whose, has, limit} |
+--       {a word}: no_file | no_input (a file of another purpose) | elsewhere (a file in another storage)
+if redis.call('HGET', key.batch, 'asked') then return {'ok', redis.call('HGETALL', key.batch)} end
 local now = now_ms()
 local name, purpose, storage, expires_ms = unpack(
   redis.call('HMGET', key.input, 'name', 'purpose', 'storage', 'expires_ms'))
