@@ -16,6 +16,7 @@ from llama_herd.tasks.feeder.batch_lease import BatchLease, FeederLimits
 from llama_herd.tasks.ledger.batch_records import BatchRecords, LineError
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.stored_files import (
+    PLACE_MS,
     DueItem,
     StoredFiles,
     due_items,
@@ -70,9 +71,13 @@ class StorageChores:
     def _delete(self, due: DueItem) -> None:
         files = StoredFiles(due.tenant, self.storage.id)
         try:
-            if run_call(self.redis, files.drop(due.id, expired=True)) in ("dropped", "unknown"):
+            outcome = run_call(self.redis, files.drop(due.id, expired=True))
+            if outcome in ("dropped", "unknown"):
                 self.storage.delete(StoragePlace(due.tenant, due.id))
-                run_call(self.redis, files.note_deleted(due.id))
+                is_over = outcome == "unknown"
+                run_call(
+                    self.redis, files.note_deleted(due.id) if is_over else files.put_off(due.id, PLACE_MS)
+                )
         except StorageUnavailable:
             run_call(self.redis, files.put_off(due.id))
             raise

@@ -14,7 +14,7 @@ from llama_herd.tasks.gateway.problem import Problem, bad_request, not_found
 from llama_herd.tasks.gateway.queries import after_of, limit_of
 from llama_herd.tasks.gateway.sse import prepend
 from llama_herd.tasks.ledger.redis_call import both
-from llama_herd.tasks.ledger.stored_files import INPUT, StoredFile, StoredFiles, redis_time_ms
+from llama_herd.tasks.ledger.stored_files import INPUT, PLACE_MS, StoredFile, StoredFiles, redis_time_ms
 from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
 from llama_herd.tasks.security.api_keys import KeyRole
 from llama_herd.tasks.storage.storage import Storage, StoragePlace
@@ -64,7 +64,7 @@ async def delete_file(call: Call) -> Response:
         case "unknown":
             raise no_file()
     await asyncio.to_thread(call.context.storage.delete, StoragePlace(files.tenant, file.id))
-    await call.queue.run(files.note_deleted(file.id))
+    await call.queue.run(files.put_off(file.id, PLACE_MS))
     return JSONResponse(FileDeleted(id=file.id).model_dump())
 
 

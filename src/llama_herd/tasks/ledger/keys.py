@@ -25,7 +25,7 @@ herd:<tenant>:{<id>}:batch    hash    a batch over HTTP: what was asked for, sta
 herd:<tenant>:stored_files    zset    ids of files, by the time they were made
 herd:<tenant>:stored_batches  zset    ids of batches, by the time they were made
 herd:<tenant>:quota           hash    files, bytes, rows of the tenant; <what>:<fingerprint>: of a key
-herd:files@<storage>          zset    <tenant>/<id> of files, by when they expire or are to be deleted
+herd:files@<storage>          zset    <tenant>/<id> of files, by when they expire or are to be looked at
 herd:batches@<storage>        zset    <tenant>/<id> of batches that need a feeder, by the end of their lease
 herd:<tenant>:webhook         hash    whether the tenant has webhooks, and wants the ends of all jobs: jobs
 herd:<tenant>:outbox          zset    webhooks that are to be sent, by the time they are due

@@ -26,6 +26,8 @@ MAX_PAGE = 1000
 UPLOAD_MS = 86_400_000
 #: How long to wait before a file is looked at again that has expired, but cannot be deleted yet.
 AGAIN_MS = 60_000
+#: How long a page may begin behind a file that was deleted: as long as somebody may be at the page before.
+PLACE_MS = 3_600_000
 
 #: Redis key of the storages of all gateways, by when they are lost.
 STORAGES = "herd:storages"
@@ -178,12 +180,18 @@ class StoredFiles(StorageKeys):
     def page(
         self, after: str, limit: int, order: ListOrder, purpose: str = ""
     ) -> RedisCall[RecordPage | None]:
-        """Files after one of them, without those that have expired; None if there is no such one."""
+        """Files after one of them, without those that have expired; None if there is no such one.
+
+        It may have been deleted lately.
+        """
         most = min(limit, MAX_PAGE)
         return records_page(self, "stored_files", "file", after, most, order, purpose, leaves_out=True)
 
     def drop(self, file_id: str, *, expired: bool = False) -> RedisCall[DropOutcome]:
-        """Forget a file, unless a batch reads it, or what an upload has reserved. expired: only if it is."""
+        """Forget a file, unless a batch reads it, or what an upload has reserved. expired: only if it is.
+
+        A page may begin behind it until this is called again.
+        """
         return call(
             _DROP,
             text,  # type: ignore[arg-type]  # one of these words
@@ -199,12 +207,12 @@ class StoredFiles(StorageKeys):
         file, files = self.file_key(file_id), self.key("stored_files")
         return {"file": file, "files": files, "quota": self.key("quota"), "files_due": self.files_due_key}
 
-    def put_off(self, file_id: str) -> RedisCall[None]:
+    def put_off(self, file_id: str, delay_ms: int = AGAIN_MS) -> RedisCall[None]:
         """Look at a file again in a while."""
-        return _delay(self.files_due_key, self.member(file_id), AGAIN_MS)
+        return _delay(self.files_due_key, self.member(file_id), delay_ms)
 
     def note_deleted(self, file_id: str) -> RedisCall[None]:
-        """Note that a file's bytes are gone, too."""
+        """Note that nothing is left of a file."""
         return RedisCall("ZREM", (self.files_due_key,), (self.member(file_id),), lambda reply: None)
 
 

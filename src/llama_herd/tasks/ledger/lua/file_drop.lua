@@ -1,5 +1,5 @@
--- FILE_DROP: forget a file, unless a batch reads it; of one without a record, what was reserved for it. Its bytes are due
--- to be deleted from then on.
+-- FILE_DROP: forget a file, unless a batch reads it; of one without a record, what was reserved for it, and its place in
+-- the list, where a page may have begun behind it until then. Its bytes are due to be deleted from the first time on.
 -- needs: clock, quota
 -- keys: file, files, quota (of the tenant), files_due (of the storage)
 -- args: id, member, only (expired: only if it is), again_ms# (how long to wait before looking at it again)
@@ -10,6 +10,7 @@ local num_bytes, owner, users, expires_ms = unpack(
   redis.call('HMGET', key.file, 'num_bytes', 'owner', 'users', 'expires_ms'))
 if not num_bytes then
   free_reserved(key.quota, id)
+  redis.call('ZREM', key.files, id)
   return 'unknown'
 end
 if only == 'expired' and (expires_ms == '' or tonumber(expires_ms) > now) then
@@ -25,7 +26,6 @@ if tonumber(users) > 0 then
   return 'in_use'
 end
 redis.call('ZADD', key.files_due, now, member)
-redis.call('ZREM', key.files, id)
 redis.call('DEL', key.file)
 add_to_quota(key.quota, owner, 'files', -1)
 add_to_quota(key.quota, owner, 'bytes', -num_bytes)

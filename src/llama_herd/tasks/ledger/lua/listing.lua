@@ -38,7 +38,7 @@ while #ids > 0 and page[2] == 0 do
   for _, id in ipairs(ids) do
     local is_known, belongs = look(id)
     if not is_known then
-      gone[#gone + 1] = id
+      if leaves_out ~= '1' then gone[#gone + 1] = id end -- of a file FILE_DROP forgets the place
     elseif belongs then
       if #page - 2 == most then page[2] = 1 break end
       page[#page + 1] = redis.call('HGETALL', start .. id .. stop)
