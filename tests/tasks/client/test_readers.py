@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from redis import Redis, __version__ as redis_version
 from llama_herd.errors import JobNotFound, NotPermitted, RedisUnavailable
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import AsyncClient, Client
-from llama_herd.tasks.client import shared_connections
+from llama_herd.tasks.client import readers as readers_module, shared_connections
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.follower import Follower, read_new
 from llama_herd.tasks.client.place_watch import Queued
@@ -238,6 +239,28 @@ def test_what_the_channel_lost_is_read_in_one_look_for_all(redis_url: str, redis
     herd.claimed("a")
     herd.emit("one", started("a"))
     [first] = herd.events("a")
+    asyncio.run(scene())
+
+
+def test_a_reader_is_looked_at_when_its_tick_is_due(
+    redis_url: str, herd: Herd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began_s, now_s = monotonic(), 0.0
+    monkeypatch.setattr(readers_module, "monotonic", lambda: began_s + now_s)
+    herd.submit("a")
+
+    async def scene() -> None:
+        nonlocal now_s
+        async with (
+            readers_at(redis_url, 1.0) as readers,
+            readers.reading(Follower("a"), tick_s=1.2) as reader,
+        ):
+            assert await reader.inbox.take(PATIENCE_S) is None  # it listens
+            now_s = 1.1
+            await until(lambda: reader.due_s == reader.tick_at_s, "its silence was looked at")
+            now_s = 1.3
+            assert await reader.inbox.take(PATIENCE_S) == []
+
     asyncio.run(scene())
 
 

@@ -205,10 +205,12 @@ class Readers:
             stale = readers
         for reader in stale:
             reader.inbox.note_missing()
-        now_s = monotonic() + self._silence_s / 2
+        now_s = monotonic()
         for reader in readers:
             if now_s >= reader.tick_at_s:
                 reader.inbox.wake_up()
+            else:
+                reader.due_s = min(reader.due_s, reader.tick_at_s)
 
     async def _stale(self, readers: Sequence[Reader]) -> Sequence[Reader]:
         """Readers that must read their streams: there is news, the job is gone, or Redis refuses to say."""
