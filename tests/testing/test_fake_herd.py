@@ -16,6 +16,7 @@ from redis import Redis
 from llama_herd import AsyncClient, Client, ErrorCode, GenerationError, JobNotFound, Token, UnservedModel
 from llama_herd.errors import BadInput
 from llama_herd.local.worker_process import WorkerDied
+from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.testing import Answer, FakeHerd, fake_herd
 from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.cli.gateway_process import GatewayProcess
@@ -224,6 +225,31 @@ def test_nothing_of_one_test_is_left_for_the_next(herd: FakeHerd) -> None:
     herd.answer("other")
     job_id = herd.client.submit(prompt="y", idempotency_key="order-0", model="qwen")
     assert (job_id, herd.client.result(job_id).text) == (jobs[0], "other")
+
+
+def test_no_result_comes_after_a_reset(herd: FakeHerd) -> None:
+    """Of jobs, too, that the script is not asked for, and of those that end before a worker has them."""
+    with Redis.from_url(herd.url) as redis:
+        for _ in range(20):
+            for _ in range(10):
+                herd.client.submit(EmbeddingJob(texts=("one",)))
+            herd.reset()
+            herd.answer("x")
+            job_id = herd.client.submit(prompt="x")
+            herd.client.result(job_id)
+            assert set(redis.keys("celery-task-meta-*")) <= {f"celery-task-meta-{job_id}".encode()}
+
+
+def test_what_waits_for_a_retry_holds_up_no_reset(herd: FakeHerd, monkeypatch: pytest.MonkeyPatch) -> None:
+    herd.answer(Answer.failing("model_error"))
+    job_id = herd.client.submit(prompt="x", retries=3)
+    with Redis.from_url(herd.url) as redis:
+        wait_until(
+            lambda: herd.client.job(job_id).state == "delayed" and not redis.exists("herd:default:unacked"),
+            "it waits, and no worker has its message",
+        )
+    monkeypatch.setattr(fake_herd, "sleep", lambda _: pytest.fail("nobody has it"))
+    herd.reset()
 
 
 def test_what_waits_for_a_model_that_is_not_here_holds_up_no_reset(

@@ -20,9 +20,11 @@ from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.client.arguments import is_model
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.connection.redis_url import masked
-from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
 from llama_herd.tasks.protocol.given import checked_items
+from llama_herd.tasks.protocol.message import queue_name
+from llama_herd.tasks.protocol.priority import lists_of
 from llama_herd.tasks.settings import BUNDLED_MODEL_NAME, Settings, shortened
 from llama_herd.testing.script import AskedJob, Condition, Reply, Script
 from llama_herd.testing.script_server import ScriptServer
@@ -114,6 +116,7 @@ class FakeHerd:
         self._worker.check()
         for model in self.models:
             self.client.cancel_jobs(model=model)
+            self._redis.delete(*lists_of(queue_name(model, self._tenant)))  # no worker is to take these now
         until_s = monotonic() + CANCEL_S
         while self._is_busy() and monotonic() < until_s:
             sleep(POLL_S)
@@ -139,15 +142,21 @@ class FakeHerd:
         return self
 
     def _is_busy(self) -> bool:
-        """Whether jobs run or wait, or Celery has not heard of the end of one that a worker has had.
+        """Whether jobs run or wait, or Celery has not heard of the end of one whose message a worker has.
 
         Those for a model that is not here have no worker, and would wait for ever.
         """
         if any(self.client.count_jobs(model=model) for model in self.models):
             return True
+        keys = Keys(self._tenant)
+        in_hand: list[Any] = self._redis.hvals(keys.key("unacked"))
+        messages = b"".join(in_hand)
+        before, _, after = keys.job_key("*").encode().partition(b"*")
+        jobs = self._redis.scan_iter(keys.job_key("*"), count=1000) if messages else ()
+        held = [key for key in jobs if key.removeprefix(before).removesuffix(after) in messages]
         with self._redis.pipeline(transaction=False) as asked:
-            for one in self.jobs:
-                asked.hmget(Ledger(one.tenant).job_key(one.id), ["state", "settled"])
+            for key in held:
+                asked.hmget(key, ["state", "settled"])
             ends = asked.execute()
         return any(state not in (None, b"purged") and not is_settled for state, is_settled in ends)
 
@@ -169,6 +178,7 @@ class FakeHerd:
     def _running(self, folder: Path) -> Iterator[WorkerProcess]:
         given = {"device": "cpu", "model": BUNDLED_MODEL, **self._settings}
         settings = settings_at(WorkerSettings.read(**given), self._url)
+        self._tenant = settings.tenant
         command = ["llama_herd.testing.fake_worker", str(folder / "script"), *self.models]
         worker = WorkerProcess(settings, "fake herd", folder / "log", command, cwd=folder).start()
         try:
