@@ -5,7 +5,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -17,8 +17,9 @@ from benchmarks.stand_in import StandIn
 from llama_herd.tasks.gateway import file_upload
 from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
+from llama_herd.tasks.storage.folder import Folder
 from tests.batch_api import BatchApi, form, lines, rows
-from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.tasks.gateway.gateway_thread import GatewayThread
 
 pytestmark = pytest.mark.redis
@@ -138,6 +139,30 @@ def test_files_may_be_deleted_page_by_page(api: BatchApi, order: str) -> None:
         assert api.ask("GET", "/v1/files").status == 200  # somebody else looks at the list meanwhile
         after = f"&after={page['last_id']}"
     assert api.ask("GET", "/v1/files").json["data"] == []
+
+
+def test_a_storage_that_does_not_answer_holds_up_nothing_else(
+    api: BatchApi, gateway: GatewayThread, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file_id, answers, read = api.upload(b"{}\n").json["id"], Event(), Folder.read
+
+    @contextmanager
+    def read_late(*args: Any) -> Iterator[Any]:
+        answers.wait(PATIENCE_S)
+        with read(*args) as file:
+            yield file
+
+    monkeypatch.setattr(Folder, "read", read_late)
+    others = ("/v1/batches", "/v1/files", f"/v1/files/{file_id}")
+    num = 40  # more than asyncio has threads
+    with ThreadPoolExecutor(num) as clients:
+        late = [clients.submit(api.ask, "GET", f"/v1/files/{file_id}/content") for _ in range(num)]
+        try:
+            wait_until(lambda: gateway.num_requests == num, "all wait for the storage")
+            assert [api.ask("GET", path).status for path in others] == [200] * len(others)
+        finally:
+            answers.set()
+        assert {one.result().status for one in late} == {200}
 
 
 def test_tenants_see_only_their_own(holder: Callable[..., BatchApi]) -> None:

@@ -17,6 +17,7 @@ from llama_herd.tasks.feeder.batch_lease import FeederLimits
 from llama_herd.tasks.gateway.identity import Authenticator, Caller
 from llama_herd.tasks.gateway.problem import PASSES, Problem, bad_request
 from llama_herd.tasks.gateway.settings import GatewaySettings
+from llama_herd.tasks.gateway.storage_threads import in_thread
 from llama_herd.tasks.gateway.tenant_client import OUTAGE_S, TenantClient
 from llama_herd.tasks.ledger.stored_files import Quota
 from llama_herd.tasks.storage.bucket import SCHEME, Bucket
@@ -124,6 +125,7 @@ class GatewayContext:
         self.authenticator = Authenticator(settings, self.connections)
         self.concurrency = ConcurrencyLimit(settings)
         self.storage = storage
+        self._storage_id: str | None = None  # once it has been told
         limits = FeederLimits(
             settings.gateway_batches,
             settings.gateway_batch_rows,
@@ -165,7 +167,9 @@ class GatewayContext:
 
     async def storage_id(self) -> str:
         """The id of the storage for files. Raises StorageUnavailable."""
-        return await asyncio.to_thread(lambda: self.storage.id)
+        if self._storage_id is None:
+            self._storage_id = await in_thread(lambda: self.storage.id)
+        return self._storage_id
 
     def abandon(self, client: TenantClient, *job_ids: str) -> None:
         """Cancel, in the background, the jobs of a request whose client has gone away."""

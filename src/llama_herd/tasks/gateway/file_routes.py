@@ -1,6 +1,5 @@
 """OpenAI's endpoints of files."""
 
-import asyncio
 import re
 from collections.abc import AsyncGenerator
 from typing import Literal, cast
@@ -9,10 +8,11 @@ from urllib.parse import quote
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from llama_herd.tasks.gateway.call import Call
-from llama_herd.tasks.gateway.file_upload import files_of, in_threads, store_upload
+from llama_herd.tasks.gateway.file_upload import files_of, store_upload
 from llama_herd.tasks.gateway.problem import Problem, bad_request, not_found
 from llama_herd.tasks.gateway.queries import after_of, limit_of
 from llama_herd.tasks.gateway.sse import prepend
+from llama_herd.tasks.gateway.storage_threads import in_thread, in_threads
 from llama_herd.tasks.ledger.redis_call import both
 from llama_herd.tasks.ledger.stored_files import INPUT, PLACE_MS, StoredFile, StoredFiles, redis_time_ms
 from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
@@ -63,7 +63,7 @@ async def delete_file(call: Call) -> Response:
             raise Problem(409, "file_in_use", message)
         case "unknown":
             raise no_file()
-    await asyncio.to_thread(call.context.storage.delete, StoragePlace(files.tenant, file.id))
+    await in_thread(call.context.storage.delete, StoragePlace(files.tenant, file.id))
     await call.queue.run(files.put_off(file.id, PLACE_MS))
     return JSONResponse(FileDeleted(id=file.id).model_dump())
 
@@ -87,7 +87,7 @@ async def get_file_content(call: Call) -> Response:
 async def _read_pieces(storage: Storage, place: StoragePlace) -> AsyncGenerator[bytes]:
     """The bytes of a file, piece by piece, read in other threads."""
     async with in_threads(storage.read(place)) as file:
-        while part := await asyncio.to_thread(file.read, PIECE_BYTES):
+        while part := await in_thread(file.read, PIECE_BYTES):
             yield part
 
 

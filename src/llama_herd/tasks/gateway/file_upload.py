@@ -4,9 +4,8 @@ import asyncio
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -16,11 +15,10 @@ from llama_herd.errors import HerdError
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.problem import CLOSE, Problem, bad_request, quota_exceeded
 from llama_herd.tasks.gateway.settings import GatewaySettings
+from llama_herd.tasks.gateway.storage_threads import in_thread, in_threads
 from llama_herd.tasks.ledger.stored_files import INPUT, NewFile, Quota, QuotaExceeded, StoredFile, StoredFiles
 from llama_herd.tasks.openai.batch_object import ExpiresAfter
 from llama_herd.tasks.storage.storage import Draft, StoragePlace
-
-T = TypeVar("T")
 
 #: Fields of a form, and bytes of one.
 MAX_FIELDS, MAX_FIELD_BYTES = 16, 1024
@@ -177,7 +175,7 @@ async def store_upload(call: Call) -> StoredFile:
             await _copy_file(call, form, draft, reserve)
             form.check_complete()
             life_ms = _life_ms(form, settings)  # wrong fields raise before it is kept
-            await asyncio.to_thread(draft.keep)
+            await in_thread(draft.keep)
     except BaseException:
         with suppress(HerdError):  # else it counts until the upload is known to be left behind
             await call.queue.run(files.drop(place.name))
@@ -185,20 +183,10 @@ async def store_upload(call: Call) -> StoredFile:
     file = NewFile(place.name, form.filename or "", INPUT, draft.num_bytes, owner, life_ms)
     added = await call.queue.run(files.add(file, *quotas))
     if isinstance(added, QuotaExceeded):
-        await asyncio.to_thread(call.context.storage.delete, place)
+        await in_thread(call.context.storage.delete, place)
         await call.queue.run(files.note_deleted(file.id))
         raise quota_exceeded(added, "delete files", "file")
     return added
-
-
-@asynccontextmanager
-async def in_threads(block: AbstractContextManager[T]) -> AsyncIterator[T]:
-    """A block of the storage's, which is entered and left in other threads. It does not hear of errors."""
-    found = await asyncio.to_thread(block.__enter__)
-    try:
-        yield found
-    finally:
-        await asyncio.to_thread(block.__exit__, None, None, None)
 
 
 async def _copy_file(call: Call, form: MultipartForm, draft: Draft, reserve: Reserve) -> None:
@@ -218,10 +206,10 @@ async def _copy_file(call: Call, form: MultipartForm, draft: Draft, reserve: Res
         piece += found
         if len(piece) >= PIECE_BYTES:
             await reserve(len(piece))
-            await asyncio.to_thread(draft.write, bytes(piece))
+            await in_thread(draft.write, bytes(piece))
             piece.clear()
     await reserve(len(piece))
-    await asyncio.to_thread(draft.write, bytes(piece))
+    await in_thread(draft.write, bytes(piece))
 
 
 async def _body_parts(call: Call, idle_s: float) -> AsyncIterator[bytes]:
