@@ -134,9 +134,22 @@ Object.assign(form.elements.state, {value: 'done'})
 form.dispatch('submit')
 await jobs.open(query('state=ended'))
 const first = rows().length
+const paths = []
+const near = globalThis.fetch
+let isAway = true
+globalThis.fetch = async (path, options) => {
+  paths.push(path)
+  if (isAway) throw new TypeError('away')
+  return near(path, options)
+}
+form.elements.state.value = 'queued' // and no search for it
+;(await pressable(box, 'Show more')).click()
+await once(() => box.querySelector('.trouble').textContent === 'away')
+const away = rows().length
+isAway = false
 ;(await pressable(box, 'Show more')).click()
 await once(() => rows().length > first)
-tell({found, trouble, byId, byNote: location.hash, first, more: rows().length})
+tell({found, trouble, byId, byNote: location.hash, first, away, more: rows().length, paths})
 """
 
 
@@ -152,7 +165,8 @@ def test_jobs_are_searched_and_paged(closed_gateway: GatewayThread, herd: Herd, 
     assert "jobs that run or wait are not chosen by it" in told["trouble"]
     assert told["byId"] == "#jobs/some-id"
     assert told["byNote"] == "#jobs?state=done&q=order%3D1"
-    assert (told["first"], told["more"]) == (50, 60)
+    assert (told["first"], told["away"], told["more"]) == (50, 50, 60)
+    assert all("state=ended" in path and "after=" in path for path in told["paths"])
 
 
 OPEN = """

@@ -16,6 +16,8 @@ const COLUMNS = ['', 'Job', 'State', 'Model', 'Notes', 'When', 'Took', 'Tokens',
 
 export class Jobs {
   #numLooks = 0;
+  /** What was asked for last, whatever has been written into the form since. */
+  #asked = new URLSearchParams();
   #found = [];
   #hasMore = false;
   #herd = null;
@@ -88,14 +90,22 @@ export class Jobs {
     else location.hash = place;
   }
 
-  async #look(goesOn = false) {
+  /** What the form asks for now. */
+  #query() {
     const asked = new URLSearchParams({state: this.#state, limit: PAGE});
-    const isActive = this.#state in ACTIVE;
-    if (isActive && goesOn) asked.set('limit', Math.min(MOST_ACTIVE, this.#found.length + PAGE));
-    if (!isActive && goesOn) asked.set('after', this.#found.at(-1).job_id);
     if (this.#model) asked.set('model', this.#model);
     if (this.form.elements.since.value) asked.set('since_s', parseInt(this.form.elements.since.value, 10));
     if (this.form.elements.q.value.includes('=')) asked.set('metadata', this.form.elements.q.value.trim());
+    return asked;
+  }
+
+  /** goesOn: whether to show more of the same. */
+  async #look(goesOn = false) {
+    if (!goesOn) this.#asked = this.#query();
+    const asked = new URLSearchParams(this.#asked);
+    const isActive = asked.get('state') in ACTIVE;
+    if (isActive && goesOn) asked.set('limit', Math.min(MOST_ACTIVE, this.#found.length + PAGE));
+    if (!isActive && goesOn) asked.set('after', this.#found.at(-1).job_id);
     const look = ++this.#numLooks;
     let [page, trouble] = [{data: [], has_more: false}, ''];
     try {
@@ -104,9 +114,11 @@ export class Jobs {
       trouble = error.message;
     }
     if (look !== this.#numLooks) return; // a later one knows better
-    this.#found = goesOn && !isActive && !trouble ? [...this.#found, ...page.data] : page.data;
-    this.#hasMore = page.has_more && !(isActive && page.data.length >= MOST_ACTIVE);
     say(this.#trouble, trouble);
+    if (!trouble || !goesOn) { // else what is shown stays
+      this.#found = goesOn && !isActive ? [...this.#found, ...page.data] : page.data;
+      this.#hasMore = page.has_more && !(isActive && page.data.length >= MOST_ACTIVE);
+    }
     this.#draw(isActive);
   }
 
@@ -118,8 +130,9 @@ export class Jobs {
     show(this.cancel, isActive);
     show(this.retry, !isActive);
     show(this.#more, this.#hasMore);
-    show(this.clear, isActive && Boolean(this.#model));
-    say(this.clear, `End all jobs of ${this.#model}`);
+    const model = this.#asked.get('model');
+    show(this.clear, isActive && Boolean(model));
+    say(this.clear, `End all jobs of ${model}`);
   }
 
   #made({job_id: id}) {
@@ -129,9 +142,10 @@ export class Jobs {
   }
 
   async #clear() {
-    const queue = this.#herd?.queues.find((one) => one.model === this.#model);
+    const model = this.#asked.get('model');
+    const queue = this.#herd?.queues.find((one) => one.model === model);
     const num = queue ? queue.waiting + queue.running : 0;
-    await clearQueue(this.#model, num, (text) => this.#picks.say(text));
+    await clearQueue(model, num, (text) => this.#picks.say(text));
     await this.#look();
   }
 }
