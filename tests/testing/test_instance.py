@@ -11,11 +11,14 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 
 from llama_herd.errors import BadInput
-from llama_herd.testing.instance import MAX_DEPTH, instance_of
+from llama_herd.testing.instance import instance_of
 from llama_herd.testing.matching_text import text_matching
 from tests.examples import seeds
 from tests.worker.grammars.random_schemas import random_schema
 from tests.worker.grammars.wild_schemas import wild_schema
+
+#: More than schemas have.
+DEEP = 64
 
 
 class Line(BaseModel):
@@ -78,9 +81,21 @@ def test_a_refusal_names_place_and_word(schema: Any, words: str) -> None:
 
 def test_a_schema_may_be_deep() -> None:
     schema: dict[str, Any] = {"const": 1}
-    for _ in range(MAX_DEPTH - 1):
+    for _ in range(DEEP):
         schema = {"properties": {"a": schema}, "required": ["a"]}
-    assert json.dumps(instance_of(schema)).count("a") == MAX_DEPTH - 1
+    assert json.dumps(instance_of(schema)).count("a") == DEEP
+
+
+class Leaf(BaseModel):
+    value: int
+
+
+class Sum(BaseModel):
+    terms: Annotated[list["Sum | Leaf"], Field(min_length=3)]
+
+
+def test_what_names_itself_has_a_short_instance() -> None:
+    assert instance_of(Sum.model_json_schema()) == {"terms": [{"value": 0}] * 3}
 
 
 @pytest.mark.parametrize(

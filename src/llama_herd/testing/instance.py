@@ -1,6 +1,7 @@
 """A short value that follows a JSON schema."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, count
 from math import inf
@@ -23,8 +24,8 @@ FORMATS = {
     "uuid": "00000000-0000-4000-8000-000000000000",
 }
 
-#: Schemas that a value goes through, at most: one that names itself has no end.
-MAX_DEPTH = 32
+#: How often a reference may stand within what it refers to, at most. A short value needs none of that.
+MOST_AGAIN = 2
 
 _KINDS = {
     "object": ("properties", "required", "additionalProperties", "minProperties"),
@@ -54,29 +55,31 @@ _TYPES = {
 
 def instance_of(schema: Any) -> Any:
     """A short value that follows a schema. Raises BadInput, which names the place, if it finds none."""
-    return _Instances(schema).of(schema, "")
+    for most_again in range(MOST_AGAIN):
+        with suppress(BadInput):
+            return _Instances(schema, most_again).of(schema, "")
+    return _Instances(schema, MOST_AGAIN).of(schema, "")
 
 
 @dataclass(frozen=True)
 class _Instances:
-    root: Any
+    """Values by parts of a schema. `within`: the references that such a part stands in."""
 
-    def of(self, schema: Any, place: str, depth: int = 0) -> Any:
-        if depth > MAX_DEPTH:
-            raise BadInput(f"{place or 'schema'}: names itself without an end")
-        if schema is False:
-            raise BadInput(f"{place or 'schema'}: nothing follows it")
-        schema = self._whole({} if schema is True else schema, place, depth)
+    root: Any
+    most_again: int
+
+    def of(self, schema: Any, place: str, within: tuple[str, ...] = ()) -> Any:
+        schema, within = self._whole(schema, place, within)
         if "const" in schema or "enum" in schema:
             return _listed(schema, place)
         for word in ("anyOf", "oneOf"):
             if word in schema:
-                return self._first_of(schema, word, place, depth)
+                return self._first_of(schema, word, place, within)
         match _kind(schema):
             case "object":
-                return self._object(schema, place, depth)
+                return self._object(schema, place, within)
             case "array":
-                return self._array(schema, place, depth)
+                return self._array(schema, place, within)
             case "string":
                 return _text(schema, place)
             case "integer" | "number" as kind:
@@ -85,20 +88,26 @@ class _Instances:
                 return True
         return None
 
-    def _whole(self, schema: Mapping[str, Any], place: str, depth: int) -> dict[str, Any]:
-        """A schema with all that it refers to, and all that holds besides."""
-        whole = dict(schema)
-        parts = list(whole.pop("allOf", ()))
+    def _whole(
+        self, schema: Any, place: str, within: tuple[str, ...]
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """A schema with all that it refers to, and all that holds besides; and what its parts stand in."""
+        if schema is False:
+            raise BadInput(f"{place or 'schema'}: nothing follows it")
+        whole = {} if schema is True else dict(schema)
+        parts = [(part, within) for part in whole.pop("allOf", ())]
         if reference := whole.pop("$ref", None):
-            parts.append(self._found(reference, place))
-        for part in parts:
-            if depth > MAX_DEPTH:
+            if within.count(reference) > self.most_again:
                 raise BadInput(f"{place or 'schema'}: names itself without an end")
-            part = {} if part is True else self._whole(part, place, depth + 1)
-            whole = _joined(part, whole, place)
+            parts.append((self._found(reference, place), (*within, reference)))
+        more: tuple[str, ...] = ()
+        for part, around in parts:
+            found, inside = self._whole(part, place, around)
+            whole = _joined(found, whole, place)
+            more += inside[len(within) :]
         if words := sorted(whole.keys() & _BEYOND):
             raise _beyond(place, words[0])
-        return whole
+        return whole, within + more
 
     def _found(self, reference: str, place: str) -> Any:
         found = self.root
@@ -109,18 +118,18 @@ class _Instances:
             found = found[name]
         return found
 
-    def _first_of(self, schema: dict[str, Any], word: str, place: str, depth: int) -> Any:
+    def _first_of(self, schema: dict[str, Any], word: str, place: str, within: tuple[str, ...]) -> Any:
         """By the first of several schemas by which there is a value."""
         others = {name: value for name, value in schema.items() if name != word}
         problem = BadInput(f"{place or 'schema'}: {word} is empty")
         for one in sorted(schema[word], key=_refers):  # what refers to others is longer, perhaps without end
             try:
-                return self.of({"allOf": [one, others]}, place, depth + 1)
+                return self.of({"allOf": [one, others]}, place, within)
             except BadInput as error:
                 problem = error
         raise problem
 
-    def _object(self, schema: Mapping[str, Any], place: str, depth: int) -> dict[str, Any]:
+    def _object(self, schema: Mapping[str, Any], place: str, within: tuple[str, ...]) -> dict[str, Any]:
         fields = schema.get("properties", {})
         names = dict.fromkeys(schema.get("required", ()))
         others = (f"field_{number}" for number in count())
@@ -132,18 +141,17 @@ class _Instances:
         rest = schema.get("additionalProperties", True)
         ordered = [name for name in fields if name in names] + [name for name in names if name not in fields]
         return {
-            name: self.of(fields.get(name, rest), f"{place}.{name}".lstrip("."), depth + 1)
-            for name in ordered
+            name: self.of(fields.get(name, rest), f"{place}.{name}".lstrip("."), within) for name in ordered
         }
 
-    def _array(self, schema: Mapping[str, Any], place: str, depth: int) -> list[Any]:
+    def _array(self, schema: Mapping[str, Any], place: str, within: tuple[str, ...]) -> list[Any]:
         firsts = schema.get("prefixItems", [])
         least = schema.get("minItems", 0)
         if least > schema.get("maxItems", inf) or (schema.get("uniqueItems") and least > 1):
             raise _beyond(place, "a list of different values, or of none")
         schemas = [*firsts, *[schema.get("items", True)] * max(0, least - len(firsts))][:least]
         places = (f"{place}.{number}".lstrip(".") for number in range(len(schemas)))
-        return [self.of(one, inner, depth + 1) for one, inner in zip(schemas, places, strict=True)]
+        return [self.of(one, inner, within) for one, inner in zip(schemas, places, strict=True)]
 
 
 def _refers(schema: Any) -> bool:
