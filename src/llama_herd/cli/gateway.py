@@ -1,5 +1,7 @@
 """`herd gateway`: the door to the queue for clients of OpenAI's API."""
 
+import logging
+import os
 from typing import Annotated
 
 import typer
@@ -43,3 +45,6 @@ def gateway(
     if exporter is not None:
         exporter.show(GatewayCollector(answers, batches))
     serve_gateway(settings, answers, batches, on_start=tell_systemd_ready)
+    # All is given back. Python would still wait for threads to which a storage gives no answer.
+    logging.shutdown()
+    os._exit(0)

@@ -1,11 +1,12 @@
 """Files over HTTP: in by a form, out as they were, gone when they are deleted or their time is over."""
 
 import json
+import os
 import random
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -20,6 +21,7 @@ from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from llama_herd.tasks.storage.folder import Folder
 from tests.batch_api import BatchApi, form, lines, rows
 from tests.chaos.harness.patience import PATIENCE_S, wait_until
+from tests.cli.gateway_process import GatewayProcess
 from tests.tasks.gateway.gateway_thread import GatewayThread
 
 pytestmark = pytest.mark.redis
@@ -163,6 +165,32 @@ def test_a_storage_that_does_not_answer_holds_up_nothing_else(
         finally:
             answers.set()
         assert {one.result().status for one in late} == {200}
+
+
+def test_a_storage_that_does_not_answer_holds_up_no_end(redis: Redis, redis_url: str, tmp_path: Path) -> None:
+    with (
+        GatewayProcess(redis_url, tmp_path / "log", HERD_GATEWAY_GRACE_S="0") as gateway,
+        ExitStack() as held,
+    ):
+        api = BatchApi(lambda: gateway.url)
+        file_id = api.upload(b"{}\n").json["id"]
+        (path,) = tmp_path.rglob(file_id)
+        path.unlink()
+        os.mkfifo(path)
+
+        def is_read() -> bool:
+            """Whether the gateway waits for what comes through the pipe. Nothing does, from then on."""
+            try:
+                held.callback(os.close, os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+            except OSError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(1) as client:
+            client.submit(api.ask, "GET", f"/v1/files/{file_id}/content")
+            wait_until(is_read, "the file is read")
+            gateway.process.terminate()
+            assert gateway.process.wait(PATIENCE_S) == 0
 
 
 def test_tenants_see_only_their_own(holder: Callable[..., BatchApi]) -> None:
