@@ -110,6 +110,7 @@ def test_a_bare_message_that_comes_early_is_recorded_and_not_run(herd: Herd) -> 
 
 
 def test_it_can_be_cancelled_and_purged_and_counted_meanwhile(herd: Herd) -> None:
+    """The message of one that is cancelled comes at once: by it Celery is told. Of a purged one nobody is."""
     for name in "ab":
         herd.submit(name, later(herd))
     assert run_call(herd.redis, herd.ledger.num_pending()) == 2
@@ -118,7 +119,8 @@ def test_it_can_be_cancelled_and_purged_and_counted_meanwhile(herd: Herd) -> Non
     for name in "ab":
         let_it_be_due(herd, name)
     sweep(herd)
-    assert herd.messages() == []
+    assert ids(herd) == ["a"]
+    assert herd.claim("a") is Ended.FINISHED
     assert herd.redis.exists("herd:default:delayed", "herd:default:pending", "herd:default:waiting") == 0
 
 
@@ -130,6 +132,27 @@ def test_its_deadline_is_kept(herd: Herd) -> None:
     herd.redis.hset(herd.ledger.job_key("a"), "deadline_ms", 1)
     sweep(herd)
     assert herd.claim("a") is Ended.EXPIRED
+
+
+def test_one_whose_deadline_comes_first_is_told_to_celery_too(herd: Herd) -> None:
+    """As where more are due at once than sweeps can push in time."""
+    job = later(herd)
+    assert job.not_before is not None
+    herd.submit("a", job.model_copy(update={"deadline_ms": job.not_before + 1}))
+    deadlines = "herd:default:pending:deadlines"
+    herd.redis.zadd(deadlines, {"a": 1})
+    herd.redis.hset(herd.ledger.job_key("a"), "deadline_ms", 1)
+    sweep(herd)
+    assert herd.field("a", "state") == "failed"
+    assert ids(herd) == ["a"]
+    assert herd.redis.exists("herd:default:delayed", "herd:default:pending", deadlines) == 0
+
+
+def test_one_whose_queue_is_spoilt_can_be_cancelled(herd: Herd) -> None:
+    herd.submit("a", later(herd))
+    herd.redis.set(QUEUE, "no list")
+    assert run_call(herd.redis, herd.ledger.cancel("a")) is Cancellation.CANCELLED
+    assert herd.field("a", "state") == "cancelled"
 
 
 def test_the_same_job_again_is_the_same_job(herd: Herd) -> None:

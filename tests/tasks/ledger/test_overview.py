@@ -148,6 +148,7 @@ def test_a_delayed_job_leaves_no_tokens_behind_however_it_leaves(herd: Herd, way
     submit(herd, "latest", job=delayed(max_tokens=7))
     if way == "cancel":
         run_call(herd.redis, herd.ledger.cancel("later"))
+        herd.redis.lpop(QUEUE)  # the message by which a worker tells Celery
     else:
         herd.redis.hset(herd.ledger.job_key("later"), "due_ms", 1)
         herd.redis.zadd("herd:default:delayed", {"later": 1})

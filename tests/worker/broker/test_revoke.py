@@ -8,7 +8,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from celery import Celery
+from celery import Celery, chord
 from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 from redis import Redis
@@ -123,6 +123,24 @@ def test_a_message_that_is_revoked_before_it_comes_has_an_end(client: Client, ap
     ends_once(client, early, "cancelled")
     assert client.result(early).ids == ()
     wait_until(lambda: is_revoked(app, early), "Celery knows")
+
+
+@pytest.mark.parametrize("by_celery", [False, True])
+def test_a_chord_ends_whose_part_is_ended_before_its_time(
+    client: Client, app: Celery, by_celery: bool
+) -> None:
+    """Nobody has a message of that part: it comes again with the end."""
+    part = app.signature(TASK_NAME, kwargs=FIELDS, queue=queue_name("endless"), countdown=3600)
+    body = chord([part], app=app)(app.signature("shop.then", queue="then"))
+    (delayed,) = body.parent.results
+    wait_until(lambda: client.jobs(state="delayed"), "it waits for its time")
+    if by_celery:
+        revoke(app, delayed.id)
+    else:
+        client.cancel(delayed.id)
+    ends_once(client, delayed.id, "cancelled")
+    wait_until(lambda: body.state == "FAILURE", "the body is told")
+    assert is_revoked(app, delayed.id)
 
 
 def test_a_job_that_has_ended_stays_as_it_is(client: Client, app: Celery) -> None:

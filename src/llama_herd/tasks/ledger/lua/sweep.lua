@@ -117,7 +117,8 @@ local function end_early(id, deadline_ms, cancel, queue, due_ms)
   local is_left = not (is_late or cancel) and is_unserved(queue, due_ms)
   if not (is_late or cancel or is_left) then return false end
   local tail = is_late and late_tail or is_left and unserved_tail or cancelled_tail
-  write_end(keys_of(id), id, (is_late or is_left) and 'failed' or 'cancelled', tail)
+  local was_delayed = write_end(keys_of(id), id, (is_late or is_left) and 'failed' or 'cancelled', tail)
+  if was_delayed then push(job_key(id), id, now) end
   return true
 end
 

@@ -58,9 +58,12 @@ local function begin_to_wait(key, id, since, is_delayed, job)
   if is_new[1] then count(key, job.queue, 1, job.tokens) end
 end
 
+-- Returns whether the job was delayed, and so has no message.
 local function stop_waiting(key, id, queue, lane, tokens)
   redis.call('ZREM', line_of(key.pending, queue, lane), id)
   redis.call('ZREM', key.deadlines, id)
-  if redis.call('ZREM', key.delayed, id) == 1 then count_delayed(key, queue, -1, -tokens) end
+  local was_delayed = redis.call('ZREM', key.delayed, id) == 1
+  if was_delayed then count_delayed(key, queue, -1, -tokens) end
   if redis.call('ZREM', key.pending, id) == 1 then count(key, queue, -1, -tokens) end
+  return was_delayed
 end
