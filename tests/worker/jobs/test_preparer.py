@@ -6,16 +6,18 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import ConnectionError
 
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.priority import LOW, NORMAL, URGENT
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.thread import EngineThread
+from llama_herd.worker.jobs import preparer
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
 from llama_herd.worker.jobs.preparer import HEAD_START_S, OpenedJob
@@ -152,6 +154,28 @@ def test_what_waits_for_an_urgent_job_is_not_noted_meanwhile(
     the_end(redis, "c")
     assert preparations.begun == ["plug", "a", "urgent", "b", "c"]
     assert preparations.noted == [{"plug"}, {"a", "b", "c"}, {"urgent"}, {"b", "c"}, {"b", "c"}]
+
+
+def test_what_was_noted_by_a_call_whose_reply_was_lost_is_not_noted_while_it_waits(
+    redis: Redis, preparations: Preparations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An urgent job comes before the worker asks again."""
+
+    def lose_reply(connection: Redis, calls: Any) -> Any:
+        answers = run_calls(connection, calls)
+        if preparations.noted_now() == {"a", "b"}:
+            monkeypatch.setattr(preparer, "run_calls", run_calls)
+            preparations.take("urgent", priority=2)
+            raise ConnectionError
+        return answers
+
+    monkeypatch.setattr(preparer, "run_calls", lose_reply)
+    preparations.take("plug")
+    preparations.wait_for("plug")
+    preparations.take("a", "b")
+    preparations.pass_all()
+    the_end(redis, "b")
+    assert preparations.noted == [{"plug"}, {"urgent"}, {"a", "b"}, {"a", "b"}]
 
 
 @pytest.mark.long

@@ -114,7 +114,8 @@ class Preparer:
             are_ours = self._note(done, self._noted)
         except RedisError:
             self._hold_again()
-            self._noted = done
+            # The call may have run though its reply was lost: of all of them that is taken back next.
+            self._noted += [one for one in done if one not in self._noted]
             return False
         for opened, is_ours in zip(self._noted, are_ours, strict=True):
             if not is_ours:
