@@ -9,6 +9,7 @@ import pytest
 from redis import Redis
 
 from llama_herd.tasks.ledger import held_jobs
+from llama_herd.tasks.ledger.answers import Settled
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import Outbox
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.redis
 JOBS = ("a", "b.c", "batch-r-1", "d")
 QUEUES = (QUEUE, "herd.other")
 LIVE = ("queued", "running")
+#: Fields of jobs that have ended.
+OF_ENDED = {"ended_ms", "settled", "settling", "sent_links", "life_ms", "kept", "kept_result"}
 HOUR_MS = 3_600_000
 PREFIX = "herd:default:"
 #: What is counted of each queue.
@@ -48,11 +51,12 @@ class Walk:
         of_live = (self.release, self.put_back, self.renew, self.prepare, self.fall_silent, self.be_due)
         of_ended = (self.settle, self.store, self.owe, self.pay, self.expire)
         of_any = (self.submit, self.submit_many, self.bring, self.cancel, self.purge, self.send, self.sweep)
+        of_late = (self.ask, self.settle, self.owe, self.pay)  # of an earlier job of the same id
         more = (self.claim, self.claim, self.claim, self.emit, self.emit, self.emit, self.pay_all)
         is_over = self.record(job_id).get("state") not in LIVE
         steps: tuple[Callable[[str], object], ...] = (
             *(of_any + more),
-            *(of_ended if is_over else of_live * 2),
+            *(of_ended if is_over else of_live * 2 + of_late),
         )
         self.draw.choice(steps)(job_id)
 
@@ -146,6 +150,9 @@ class Walk:
     def sweep(self, _: str) -> None:
         sweep(self.herd)
 
+    def ask(self, job_id: str) -> None:
+        assert self.run(self.ledger.settling(job_id, "finisher", 1000)) == Settled()
+
     def settle(self, job_id: str) -> None:
         self.run(self.ledger.settle(job_id))
 
@@ -214,6 +221,7 @@ class Walk:
             self.redis.ttl(key) for key in (self.ledger.job_key(job_id), self.ledger.events_key(job_id))
         )
         assert (life_s > 0) == (bool(record) and state not in LIVE)
+        assert state not in LIVE or not record.keys() & OF_ENDED
         assert events_life_s == -2 or state == "queued" or abs(life_s - events_life_s) <= 1
         if not pending:
             return Counter()

@@ -1,6 +1,6 @@
 """What Celery stores of a job is what its stream says, and nothing once the job is purged."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Event
 from time import monotonic
 from typing import Any
@@ -17,7 +17,7 @@ from llama_herd.errors import GenerationError
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.generate import run_tracer, store_failure
-from llama_herd.tasks.ledger.answers import Settled
+from llama_herd.tasks.ledger.answers import Settled, Settling
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import FinishReason
@@ -117,6 +117,7 @@ class Told(Delivery):
         self._app, self._id = app, job_id
         self._args = (None, None, {"ignore_result": ignores})
         self.told: list[str] = []
+        self.on_told: Callable[[], None] = lambda: None
 
     @property
     def job_id(self) -> str:
@@ -125,6 +126,7 @@ class Told(Delivery):
     def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
         run_tracer(self._app.tasks[TASK_NAME], {"id": self._id, "delivery_info": {}}, None, outcome)
         self.told.append("settled")
+        self.on_told()
 
     def fail(self, error: GenerationError) -> None:
         store_failure(self._id, error, self._app.backend)
@@ -159,6 +161,31 @@ def test_a_job_whose_stream_is_forgotten_fails_but_what_celery_knows_stays(
     wait_until(lambda: all(one.told[-1:] == ["acked"] for one in deliveries.values()), "both are acked")
     assert worker_app.backend.get_state("known") == "SUCCESS"
     assert worker_app.backend.get_state("gone") == "FAILURE"
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_job_whose_id_is_another_ones_by_now_takes_nothing_from_that(
+    herd: Herd, finisher: Finisher, worker_app: Celery, tenancy: Tenancy, is_early: bool
+) -> None:
+    """It has lived no longer than this finisher was slow: before it asked, or after that."""
+    ended(herd, "again", "length")
+    delivery = Told(worker_app, "again")
+
+    def begin_anew() -> None:
+        herd.redis.delete(herd.ledger.job_key("again"), herd.ledger.events_key("again"))
+        herd.submit("again")
+
+    if is_early:
+        begin_anew()
+    else:
+        delivery.on_told = begin_anew
+    finisher.settle(tenancy, "again", [delivery])
+    finisher.stop()
+    assert delivery.told == (["acked"] if is_early else ["settled"])
+    assert worker_app.backend.get_state("again") == ("PENDING" if is_early else "SUCCESS")
+    herd.claimed("again")
+    herd.emit("one", started("again"), end("again", 2, 0))
+    assert run_call(herd.redis, herd.ledger.settling("again", "another", 1000)) == Settling()
 
 
 def test_a_result_that_can_never_be_stored_is_acked_and_logged_without_its_text(

@@ -3,10 +3,10 @@
 -- needs: kept
 -- keys: job, events, owed, kept
 -- args: id
--- Answers: settled | purged (the result is to be deleted) | unknown (the record has expired)
+-- Answers: settled | purged (the result is to be deleted) | unknown (the record has expired, or is another job's)
 redis.call('ZREM', key.owed, id)
 local state, life_ms = unpack(redis.call('HMGET', key.job, 'state', 'life_ms'))
-if not state then return 'unknown' end
+if not state or state == 'queued' or state == 'running' then return 'unknown' end
 if life_ms then
   redis.call('PEXPIRE', key.job, life_ms)
   redis.call('PEXPIRE', key.events, life_ms)

@@ -2,15 +2,15 @@
 -- needs: clock
 -- keys: job
 -- args: caller, for_ms# (how long it may take until it must ask again)
--- Answers: {yours, keep_s or '', 1 if its links are sent} | {busy, ms left} | {settled} | {purged} |
---       {unknown} (the record has expired)
+-- Answers: {yours, keep_s or '', 1 if its links are sent} | {busy, ms left} | {settled} (or the record is another job's) |
+--       {purged} | {unknown} (the record has expired)
 -- After that time another one gets `busy` once more, for the same time again: a live worker asks again meanwhile. An
 -- outage of Redis holds up both alike. A time further away than that was written before the clock was put back.
 local state, settled, by, until_ms, is_late, sent_links, keep_s = unpack(redis.call('HMGET', key.job,
   'state', 'settled', 'settling', 'settling_until', 'settling_late', 'sent_links', 'keep_s'))
 if not state then return {'unknown'} end
 if state == 'purged' then return {'purged'} end
-if settled then return {'settled'} end
+if settled or state == 'queued' or state == 'running' then return {'settled'} end
 
 local now = now_ms()
 if by and by ~= caller then
