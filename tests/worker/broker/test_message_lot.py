@@ -10,6 +10,8 @@ from kombu import Connection, Consumer, Exchange, Queue
 from kombu.asynchronous import Hub, set_event_loop
 from kombu.message import Message
 from redis import Redis
+from redis.client import Pipeline
+from redis.exceptions import ConnectionError
 from structlog.testing import capture_logs
 
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
@@ -98,6 +100,26 @@ def test_each_is_noted_as_kombu_notes_it(redis: Redis, connection: Connection) -
     for one in reader.messages:
         one.ack()
     assert not redis.exists(NOTES, TIMES)
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_one_whose_note_is_lost_on_the_way_is_handled_all_the_same(
+    redis: Redis, connection: Connection, monkeypatch: pytest.MonkeyPatch, runs: bool
+) -> None:
+    """Its list has it no more, so who brings no record would never come again."""
+    reader, execute = Reader(connection), Pipeline.execute
+
+    def lose(pipeline: Pipeline, **options: Any) -> Any:
+        is_note = any(words[0] == "HSET" for words, _ in pipeline.command_stack)
+        answers = execute(pipeline, **options) if runs or not is_note else []
+        if is_note:
+            raise ConnectionError
+        return answers
+
+    monkeypatch.setattr(Pipeline, "execute", lose)
+    push(redis, "a")
+    assert reader.read() == ["a"]
+    assert redis.exists(NOTES) == runs
 
 
 @pytest.fixture

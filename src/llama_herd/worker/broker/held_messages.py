@@ -12,6 +12,7 @@ from kombu.transport import redis as redis_transport, virtual
 from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
 from llama_herd.ops.logs import error_name
+from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.worker.broker.spoilt_queues import is_wrong_type
 
 if TYPE_CHECKING:
@@ -67,9 +68,12 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
             return
         try:
             super().append(message, delivery_tag)
-        except OutOfMemoryError:
-            # A Redis that is full gives messages, but takes no note of them. If this one is lost with the
-            # worker, the ledger's sweep pushes it again.
+        except RedisError as error:
+            # A Redis that is full gives messages, but takes no note of them, and a connection may break after
+            # it gave one: only we have it then. If it is lost with the worker, the ledger's sweep pushes it
+            # again, if it has a record by then.
+            if not is_temporary(error):
+                raise
             virtual.QoS.append(self, message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
