@@ -74,6 +74,22 @@ def test_a_cut_reply_is_lost_though_its_command_ran(through: Any, redis: Redis, 
     assert through.ping()
 
 
+@pytest.mark.parametrize(("is_reply", "num_run"), [(False, b"1"), (True, b"2")])
+def test_a_call_or_its_reply_is_lost_by_its_number(
+    through: Any, redis: Redis, proxy: FaultProxy, is_reply: bool, num_run: bytes
+) -> None:
+    with through.client() as one:
+        one.ping()
+        proxy.lose(2, is_reply=is_reply)
+        one.incr("done")
+        assert not proxy.lost
+        with pytest.raises(ConnectionError):
+            one.incr("done")
+    assert b"done" in proxy.lost
+    assert redis.get("done") == num_run
+    assert through.ping()
+
+
 @pytest.mark.long
 def test_a_delay_is_a_delay(through: Redis, impatient: Redis, proxy: FaultProxy) -> None:
     proxy.delay_s = 1

@@ -35,6 +35,9 @@ class FaultProxy:
         self.is_bytewise = False
         #: Number of replies to cut off from now on, each with its connection; the server has acted by then.
         self.num_cuts = 0
+        #: The call that was lost as `lose` says, or whose reply was; empty: none yet.
+        self.lost = b""
+        self._lost_in, self._loses_reply = 0, False
 
     @property
     def url(self) -> str:
@@ -43,6 +46,10 @@ class FaultProxy:
     def reset(self) -> None:
         """Reset all open connections, as a firewall or a restarted router would."""
         self._call(self._reset)
+
+    def lose(self, number: int, *, is_reply: bool) -> None:
+        """Lose the call of this number from now on (1: the next), or its reply alone, with its connection."""
+        self._loses_reply, self.lost, self._lost_in = is_reply, b"", number
 
     def hold(self) -> None:
         """Be a black hole: connections stay open and new ones are accepted, but nothing arrives."""
@@ -91,9 +98,10 @@ class FaultProxy:
         with suppress(OSError):
             server_reader, server = await asyncio.open_connection("127.0.0.1", self._target_port)
             self._writers |= {client, server}
+            is_cut = asyncio.Event()
             pumps = [
-                asyncio.ensure_future(self._pump(client_reader, server)),
-                asyncio.ensure_future(self._pump(server_reader, client, are_replies=True)),
+                asyncio.ensure_future(self._pump(client_reader, server, is_cut)),
+                asyncio.ensure_future(self._pump(server_reader, client, is_cut, are_replies=True)),
             ]
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             for pump in pumps:
@@ -102,14 +110,33 @@ class FaultProxy:
             self._writers -= {client, server}
         client.close()
 
+    def _is_lost(self, call: bytes) -> bool:
+        """Count a call; returns whether it is the one that `lose` means."""
+        self._lost_in -= 1
+        if self._lost_in:
+            return False
+        self.lost = call
+        return True
+
     async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, are_replies: bool = False
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        is_cut: asyncio.Event,
+        *,
+        are_replies: bool = False,
     ) -> None:
-        """Pass on one direction, disturbed as the proxy is told to."""
+        """Pass on one direction, disturbed as the proxy is told to. is_cut: the next reply is lost."""
         with suppress(OSError):
             while data := await reader.read(CHUNK_BYTES):
                 await asyncio.sleep(self.delay_s)
                 await self._is_open.wait()
+                if not are_replies and self._is_lost(data):
+                    if not self._loses_reply:
+                        return
+                    is_cut.set()
+                if are_replies and is_cut.is_set():
+                    return
                 if are_replies and self.num_cuts:
                     self.num_cuts -= 1
                     writer.write(data[: len(data) // 2])

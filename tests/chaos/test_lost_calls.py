@@ -1,0 +1,88 @@
+"""Whichever call of a worker is lost with its connection, or its reply: jobs end as if it were not."""
+
+import json
+from collections import Counter
+from itertools import count
+from typing import Any
+
+import pytest
+from celery.result import AsyncResult
+
+from llama_herd.tasks.ledger.script import all_scripts
+from llama_herd.tasks.protocol.message import TASK_NAME
+from tests.chaos.harness.herd import Herd
+from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.sabotage import Sabotage
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(400)]
+
+SAMPLING = {"max_tokens": 6, "temperature": 0.8, "seed": 11}
+JOB: dict[str, Any] = {"prompt": "a tale", "sampling": SAMPLING}
+ENDLESS = {**JOB, "sampling": {**SAMPLING, "max_tokens": 4000}}
+
+#: So soon a message comes again that Redis has given to nobody.
+VISIBILITY_S = 5
+
+
+class Sender:
+    """Sends jobs of all kinds, and loses a call of their worker, or its reply, meanwhile."""
+
+    def __init__(self, herd: Herd) -> None:
+        self.herd = herd
+        #: Bare messages, each with a link.
+        self.bare: list[str] = []
+        #: The calls that were lost, or whose replies were.
+        self.lost: list[bytes] = []
+
+    def send(self, task_id: str, **options: Any) -> None:
+        app = self.herd.celery
+        link = app.signature("shop.next", queue="shop", task_id=f"after-{task_id}")
+        app.send_task(TASK_NAME, kwargs=JOB, queue=self.herd.queue, task_id=task_id, link=link, **options)
+        self.herd.jobs.adopt(task_id, JOB)
+
+    def are_told(self, *job_ids: str) -> bool:
+        return all(AsyncResult(one, app=self.herd.celery).ready() for one in job_ids)
+
+    def lose(self, number: int, *, is_reply: bool) -> bool:
+        """Send jobs, and wait until Celery is told of those due. Whether they took so many calls."""
+        jobs, proxy = self.herd.jobs, self.herd.proxy
+        proxy.lose(number, is_reply=is_reply)
+        now, later = f"now-{number}-{is_reply}", f"later-{number}-{is_reply}"
+        self.bare += now, later
+        self.send(now)
+        self.send(later, countdown=0.5)  # it meets what is lost after that
+        cancelled, submitted = jobs.accept(ENDLESS), jobs.accept(JOB)
+        wait_until(lambda: jobs.number(cancelled, "n"), f"{cancelled} runs")
+        jobs.client.cancel(cancelled)
+
+        def is_in_the_gap() -> bool:
+            """Whether a bare message may be lost on its way; its sender sends it again."""
+            return is_reply and b"BRPOP" in proxy.lost
+
+        told = (now, cancelled, submitted)
+        wait_until(lambda: self.are_told(*told) or is_in_the_gap(), f"{told} told")
+        if is_in_the_gap():
+            for one in self.bare:
+                if not self.are_told(one):
+                    self.send(one)
+        wait_until(lambda: self.are_told(*told), f"{told} told")
+        self.lost.append(proxy.lost)
+        return bool(proxy.lost)
+
+
+@pytest.mark.parametrize("tenants", ["", pytest.param("default,acme", marks=pytest.mark.slow)])
+def test_each_call_of_a_worker_and_each_reply_may_be_lost(herd: Herd, tenants: str) -> None:
+    """One after the other, from when jobs come until Celery is told of them."""
+    sabotage = Sabotage(visibility_s=VISIBILITY_S)
+    herd.start_workers(1, is_behind_proxy=True, sabotage=sabotage, tenants=tenants)
+    sender = Sender(herd)
+    for number in count(1):
+        if not any([sender.lose(number, is_reply=False), sender.lose(number, is_reply=True)]):
+            break
+    wait_until(lambda: sender.are_told(*sender.bare), "all are told")
+    met = {one.name for one in all_scripts() if any(one.sha.encode() in call for call in sender.lost)}
+    assert met >= {"claim", "prepare", "emit", "settling", "settle"}
+    assert len({one.text for one in herd.jobs.results() if one.finish_reason != "cancelled"}) == 1
+    sent = Counter(json.loads(one)["headers"]["id"] for one in herd.jobs.redis.lrange("shop", 0, -1))
+    assert sent.keys() == {f"after-{one}" for one in sender.bare}
+    assert sent.total() - len(sent) <= sum(b"shop" in call for call in sender.lost)
