@@ -21,7 +21,10 @@ pytestmark = pytest.mark.redis
 TEXTS = ["a llama"] * (MAX_TEXTS + 1)
 
 
-def test_a_job_that_somebody_purges_is_not_waited_for(redis_url: str, redis: Redis) -> None:
+@pytest.mark.parametrize("timeout_s", [None, 3600.0])
+def test_a_job_that_somebody_purges_is_not_waited_for(
+    redis_url: str, redis: Redis, timeout_s: float | None
+) -> None:
     def second_job() -> str:
         waiting: Any = redis.zrange("herd:default:pending", 0, -1)
         ids: list[str] = [name.decode() for name in waiting]
@@ -29,7 +32,7 @@ def test_a_job_that_somebody_purges_is_not_waited_for(redis_url: str, redis: Red
 
     async def scene() -> None:
         async with AsyncClient(redis_url) as client:
-            asked = asyncio.create_task(client.embed(TEXTS, model="tales"))
+            asked = asyncio.create_task(client.embed(TEXTS, model="tales", timeout_s=timeout_s))
             while await client.count_jobs() < 2:
                 await asyncio.sleep(0.01)
             await client.purge(second_job())
@@ -44,7 +47,8 @@ def test_a_call_that_is_cancelled_before_it_hears_of_its_jobs_leaves_none(
 ) -> None:
     async def scene() -> None:
         async with AsyncClient(redis_url) as client:
-            run, is_accepted = client._run, asyncio.Event()
+            connections, is_accepted = client._readers().connections, asyncio.Event()
+            run = connections.run
 
             async def run_without_answer(dialogue: Awaitable[Any]) -> Any:
                 await run(dialogue)
@@ -52,7 +56,7 @@ def test_a_call_that_is_cancelled_before_it_hears_of_its_jobs_leaves_none(
                 await asyncio.Event().wait()
 
             with monkeypatch.context() as patch:
-                patch.setattr(client, "_run", run_without_answer)
+                patch.setattr(connections, "run", run_without_answer)
                 asked = asyncio.create_task(client.embed(TEXTS, model="tales"))
                 await is_accepted.wait()
             assert await client.count_jobs() == 2

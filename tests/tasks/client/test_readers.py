@@ -415,3 +415,33 @@ def test_a_stream_under_way_ends_with_the_client(redis_url: str, herd: Herd) -> 
             await asyncio.wait_for(reading, PATIENCE_S)
 
     asyncio.run(scene())
+
+
+NUM_STREAMS = 50
+
+
+@pytest.mark.parametrize("num_rounds", [0, 1, 5, 10, 20])
+def test_a_closed_client_leaves_no_connection_wherever_its_calls_were(
+    own_redis: EmbeddedRedis, num_rounds: int
+) -> None:
+    """A call under way would connect again."""
+
+    async def scene(redis: Any) -> list[Any]:
+        client = AsyncClient(own_redis.url)
+        calls: list[Any] = [client.result("a", wait=True) for _ in range(NUM_STREAMS)]
+        calls += [client.embed([text], model="tales") for text in "abc"]
+        asked = [asyncio.create_task(call) for call in calls]
+        for _ in range(num_rounds + 1):  # with one they have all begun
+            await asyncio.sleep(0)
+        await client.close()
+        found = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), PATIENCE_S)
+        assert len(redis.client_list()) == 1
+        assert await client.count_jobs() == 1
+        await client.close()
+        return found
+
+    with Redis.from_url(own_redis.url) as redis:
+        Herd(redis, Ledger()).submit("a")
+        for error in asyncio.run(scene(redis)):
+            assert isinstance(error, RedisUnavailable)
+            assert "closed" in str(error)

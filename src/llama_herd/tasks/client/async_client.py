@@ -4,6 +4,7 @@ import asyncio
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Self, TypeVar, Unpack
 
 from llama_herd.errors import RedisUnavailable, UnservedModel
@@ -92,10 +93,10 @@ class AsyncClient:
 
         Each lot is made without a pause: a smaller one keeps the event loop for a shorter time.
         """
-        lots = Lots(jobs, lot, self._core)
+        lots, run = Lots(jobs, lot, self._core), self._readers().connections.run
         for entries in lots:
             try:
-                outcomes, notes = await self._run(lots.submit(entries))
+                outcomes, notes = await run(lots.submit(entries))
             except RedisUnavailable as error:
                 for outcome in lots.lost_outcomes(entries, error):
                     yield outcome
@@ -116,7 +117,11 @@ class AsyncClient:
     ) -> AsyncIterator[Event]:
         """The job's events after number `after`, up to its end."""
         follower = Follower(job_id, after=after, timeout_s=time_limit_s(timeout_s, timeout), waits=wait)
-        async with self._readers().reading(follower) as reader, aclosing(self._event_lists(reader)) as found:
+        readers = self._readers()
+        async with (
+            readers.reading(follower) as reader,
+            aclosing(self._event_lists(readers, reader)) as found,
+        ):
             async for events in found:
                 for event in events:
                     yield event
@@ -133,18 +138,19 @@ class AsyncClient:
         """Yield the events of `stream`, and before them, while the job waits, each new place in the queue."""
         watch = PlaceWatch(self._core.ledger, job_id, after=after)
         follower = Follower(job_id, after=after, timeout_s=time_limit_s(timeout_s, timeout), waits=wait)
+        readers = self._readers()
         async with (
-            self._readers().reading(follower, asks_place=True) as reader,
-            aclosing(self._event_lists(reader)) as found,
+            readers.reading(follower, asks_place=True) as reader,
+            aclosing(self._event_lists(readers, reader)) as found,
         ):
             async for events in found:
                 for one in (*events, *watch.changes(events, reader.place)):
                     yield one
 
-    def _event_lists(self, reader: Reader) -> AsyncGenerator[list[Event]]:
-        ledger, follower = self._core.ledger, reader.follower
-        read = PatientRead(lambda: self._run(read_new(ledger, follower)), OUTAGE_S, is_patient_at_first=False)
-        return reader.events(read)
+    def _event_lists(self, readers: Readers, reader: Reader) -> AsyncGenerator[list[Event]]:
+        """The events as they come, by the connections of `readers`: after `close` there may be others."""
+        run, new = readers.connections.run, partial(read_new, self._core.ledger, reader.follower)
+        return reader.events(PatientRead(lambda: run(new()), OUTAGE_S, is_patient_at_first=False))
 
     def _readers(self) -> Readers:
         """The readers of the running loop: no other loop can use their connections."""
@@ -166,8 +172,12 @@ class AsyncClient:
     ) -> Result:
         """Wait for the end of the job and return its result."""
         limit_s = time_limit_s(timeout_s, timeout)
-        events = self.stream(job_id, timeout_s=limit_s, wait=wait or limit_s is not None)
-        return Result.from_events([event async for event in events])
+        follower = Follower(job_id, timeout_s=limit_s, waits=wait or limit_s is not None)
+        return await self._result(self._readers(), follower)
+
+    async def _result(self, readers: Readers, follower: Follower) -> Result:
+        async with readers.reading(follower) as reader, aclosing(self._event_lists(readers, reader)) as found:
+            return Result.from_events([event async for events in found for event in events])
 
     async def embed(
         self, texts: Sequence[Text], *, timeout_s: float | None = None, **fields: Unpack[EmbedFields]
@@ -193,14 +203,16 @@ class AsyncClient:
 
     async def _results(self, call: TextCall) -> list[Result]:
         """The results of the jobs of a call, which are purged then; cancelled if it ends early."""
+        readers = self._readers()
         try:
             async for outcome in self.submit_many(call.jobs):
                 call.note(outcome)
-            found = [await self.result(one, timeout_s=call.left_s) for one in call.job_ids]
+            followers = [Follower(one, timeout_s=call.left_s, waits=False) for one in call.job_ids]
+            found = [await self._result(readers, one) for one in followers]
         except BaseException:
-            await self._run(call.cancel(self._core.ledger))
+            await readers.connections.run(call.cancel(self._core.ledger))
             raise
-        await self._run(call.forget(self._core.ledger))
+        await readers.connections.run(call.forget(self._core.ledger))
         return found
 
     async def place(self, job_id: str) -> Place | None:
@@ -319,10 +331,12 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connections. Streams under way end with RedisUnavailable."""
-        readers = self._readers_by_loop.pop(asyncio.get_running_loop(), None)
+        loop = asyncio.get_running_loop()
+        readers = self._readers_by_loop.get(loop)
         if readers is not None:
             await readers.close()
             await readers.connections.close()
+            self._readers_by_loop.pop(loop, None)
 
     async def __aenter__(self) -> Self:
         return self

@@ -255,7 +255,10 @@ class Client(AbstractContextManager["Client"]):
         try:
             for outcome in self.submit_many(call.jobs):
                 call.note(outcome)
-            found = [self.result(one, timeout_s=call.left_s) for one in call.job_ids]
+            found = [
+                Result.from_events(self.stream(one, timeout_s=call.left_s, wait=False))
+                for one in call.job_ids
+            ]
         except BaseException:
             self._run(call.cancel(self._core.ledger))
             raise

@@ -113,6 +113,7 @@ class SubscriptionHub:
         self._connection: Any = None
         self._sending = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._heard_s = self._idle_since_s = monotonic()
 
     @property
@@ -121,7 +122,12 @@ class SubscriptionHub:
 
     @asynccontextmanager
     async def listening(self, channel: str) -> AsyncIterator[Inbox]:
-        """An inbox for a channel, for the block. What is published before Redis confirms counts as missed."""
+        """An inbox for a channel, for the block. What is published before Redis confirms counts as missed.
+
+        Raises RedisUnavailable once the hub is closed.
+        """
+        if self._is_closed:
+            raise RedisUnavailable(CLOSED)
         name, inbox = channel.encode(), Inbox()
         is_first = name not in self._inboxes
         self._inboxes[name].add(inbox)
@@ -140,7 +146,8 @@ class SubscriptionHub:
                 await asyncio.shield(self._send("UNSUBSCRIBE", [name]))
 
     async def close(self) -> None:
-        """Close the connection. Readers that still listen get an error."""
+        """Close the connection for good. Readers that still listen get an error."""
+        self._is_closed = True
         if self._task is not None:
             await cancel_tasks(self._task)
 
@@ -252,10 +259,13 @@ class SharedConnections:
         self.url = url
         self._redis: redis.asyncio.Redis = connect_async(url)
         self._calls = asyncio.Semaphore(MAX_CALLS)
+        self._num_calls = 0
+        self._is_closed = False
         self.hub = SubscriptionHub(self._redis, url)
 
     async def run(self, dialogue: Dialogue[T]) -> T:
         """Run a dialogue. Raises RedisUnavailable, and what the dialogue raises."""
+        self._num_calls += 1
         try:
             with redis_errors(self.url):
                 async with self._calls:
@@ -263,8 +273,17 @@ class SharedConnections:
         finally:
             if isinstance(dialogue, Coroutine):
                 dialogue.close()  # Python warns of a coroutine that nobody began
+            self._num_calls -= 1
+            if self._is_closed:
+                await self._close_if_idle()
 
     async def close(self) -> None:
-        """Close all of them. Streams under way end with RedisUnavailable."""
+        """Close all of them, once the calls under way are over. Streams end with RedisUnavailable."""
+        self._is_closed = True
         await self.hub.close()
-        await self._redis.aclose()
+        await self._close_if_idle()
+
+    async def _close_if_idle(self) -> None:
+        """Close the connections for calls unless there is a call: redis-py would connect for it again."""
+        if not self._num_calls:
+            await self._redis.aclose()
