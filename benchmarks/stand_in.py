@@ -22,7 +22,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from llama_herd.tasks.connection.connect import connect
-from llama_herd.tasks.ledger.answers import Claimed
+from llama_herd.tasks.ledger.answers import Claimed, Emission
 from llama_herd.tasks.ledger.held_jobs import EmitEntry, TenantEntry, emit, num_recorded
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls
@@ -140,9 +140,25 @@ class StandIn:
         self._emit(entries)
 
     def _emit(self, entries: list[EmitEntry]) -> None:
-        if entries:
-            own = [TenantEntry(self._ledger, entry) for entry in entries]
-            run_call(self._redis, emit(OWNER, own, self._ledger))
+        """Record events, and end those of their jobs that were cancelled meanwhile."""
+        if not entries:
+            return
+        own = [TenantEntry(self._ledger, entry) for entry in entries]
+        answers = zip(entries, run_call(self._redis, emit(OWNER, own, self._ledger)), strict=True)
+        refused = {(one.job_id, one.epoch): told for one, told in answers if told.kind is Emission.CANCELLED}
+        ends = [
+            End(
+                seq=told.seq + 1,
+                finish_reason="cancelled",
+                n=told.n,
+                attempts=1,
+                worker=OWNER,
+                job=job_id,
+                epoch=epoch,
+            )
+            for (job_id, epoch), told in refused.items()
+        ]
+        self._emit([EmitEntry.from_event(end, end.n) for end in ends])
 
     def _entries(self, job_id: str, claim: Claimed) -> list[EmitEntry]:
         job, n = parse_job(claim.body, self._settings), self._num_tokens
