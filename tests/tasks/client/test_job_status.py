@@ -4,17 +4,19 @@ import asyncio
 import time
 import warnings
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
 
 from llama_herd.errors import InvalidJob, JobNotFound, UnservedModel
 from llama_herd.tasks import AsyncClient, Client
+from llama_herd.tasks.client import job_list
 from llama_herd.tasks.client.job_cancel import JobSelection, forget_stale_messages
 from llama_herd.tasks.client.job_list import ActiveState
 from llama_herd.tasks.ledger import overview
 from llama_herd.tasks.ledger.held_jobs import EmitEntry, HeldJob, prepare
-from llama_herd.tasks.ledger.overview import Index, JobPage
+from llama_herd.tasks.ledger.overview import Index, JobPage, JobRow
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_dialogue
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.events import End, Failure
@@ -306,3 +308,22 @@ def test_a_job_that_is_claimed_while_jobs_are_counted_is_counted(
     monkeypatch.setattr(JobSelection, "_page", claim_before_the_second)
     assert client.count_jobs() > 0
     assert client.count_jobs() == 1
+
+
+@pytest.mark.parametrize("model", [None, "tales"])
+def test_a_job_that_is_claimed_while_jobs_are_listed_is_listed_once(
+    client: Client, herd: Herd, monkeypatch: pytest.MonkeyPatch, model: str | None
+) -> None:
+    """Whichever lists were read by then."""
+    oldest_rows = job_list._oldest_rows
+
+    async def claim_before(*args: Any) -> list[JobRow]:
+        if next(countdown) == 0:
+            herd.claimed(job_id)
+        return await oldest_rows(*args)
+
+    monkeypatch.setattr(job_list, "_oldest_rows", claim_before)
+    for num_before in range(5):
+        job_id, countdown = f"job-{num_before}", count(num_before, -1)
+        herd.submit(job_id)
+        assert [name for name, _ in states(client, model=model)].count(job_id) == 1

@@ -70,17 +70,16 @@ async def _active_jobs(ledger: Ledger, choice: JobChoice) -> list[JobStatus]:
     found = await read_status(ledger, queue or queue_name("", ledger.tenant))
     due_ms = None if choice.older_s is None else found.now_ms - round(1000 * choice.older_s)
     jobs_of = partial(Overview(ledger.tenant).jobs, queue=queue, due_ms=due_ms)
-    listed = list[JobStatus]()
+    parts, latest = list[list[JobRow]](), dict[str, JobRow]()
     for lists in _lists_to_read(choice.state, queue, found):
-        left = choice.limit - len(listed)
-        rows = list[JobRow]()
-        for name in lists if left else ():
-            rows += await _oldest_rows(partial(jobs_of, name), left)
+        rows = [row for name in lists for row in await _oldest_rows(partial(jobs_of, name), choice.limit)]
         if len(lists) > 1:
             rows.sort(key=lambda row: (row.due_ms, row.job_id))
-        shown = await statuses_of(rows[:left], ledger, found)
-        listed += (one for one in shown if choice.state in (None, one.state))
-    return listed
+        parts.append(rows[: choice.limit])
+        latest |= {row.job_id: row for row in parts[-1]}
+    listed = dict.fromkeys(row.job_id for rows in reversed(parts) for row in rows)
+    shown = await statuses_of([latest[job_id] for job_id in listed][: choice.limit], ledger, found)
+    return [one for one in shown if choice.state in (None, one.state)]
 
 
 async def _ended_jobs(ledger: Ledger, choice: JobChoice) -> list[JobStatus]:
@@ -126,10 +125,11 @@ def _lists_to_read(state: ListedState | None, queue: str, found: Status) -> Iter
     """The ledger's lists in which such jobs are: those of one tuple are to be merged by time.
 
     `leases` has the running jobs, `pending` all that wait, `delayed` those that are not due yet. What is due
-    and waits is also in a list for each lane of its queue.
+    and waits is also in a list for each lane of its queue. They come in the order in which jobs go through
+    them, so that one that moves on meanwhile is not missed.
     """
-    if state in (None, "running"):
-        yield ("leases",)
+    if state == "delayed" or (state is None and queue):
+        yield ("delayed",)
     if state is None and not queue:
         yield ("pending",)
     elif state in (None, "queued", "unserved"):
@@ -139,5 +139,5 @@ def _lists_to_read(state: ListedState | None, queue: str, found: Status) -> Iter
             if queue in ("", one.queue) and (state is None or one.is_unserved == (state == "unserved"))
             for line in Overview.line_names(one.queue)
         )
-    if state == "delayed" or (state is None and queue):
-        yield ("delayed",)
+    if state in (None, "running"):
+        yield ("leases",)
