@@ -249,6 +249,23 @@ def test_a_quote_that_is_never_closed_swallows_no_rows(tmp_path: Path, text: str
     source.num_rows()
 
 
+def test_a_quote_that_is_closed_too_late_swallows_no_rows(tmp_path: Path) -> None:
+    """Those behind it would be read on, as if nothing had been between."""
+    row = f"{'x' * 1023}\n"
+    path = tmp_path / "in.csv"
+    path.write_text(f'prompt\n"open\n{row * (MAX_LINE_BYTES // len(row))}last"\n')
+    with pytest.raises(BadInput, match="a quote in the row of line 2 is not closed for 8,388,608 characters"):
+        open_source(str(path), InputOptions()).num_rows()
+
+
+def test_a_cell_that_is_too_long_on_its_line_is_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text(f"prompt\n{'x' * (MAX_LINE_BYTES + 1)}\nlast\n")
+    long, last = open_source(str(path), InputOptions()).rows()
+    assert (long and long.line, long and long.fields) == (2, None)
+    assert last == SourceRow(3, {"prompt": "last"})
+
+
 @pytest.mark.parametrize(
     "name", ["none.jsonl", "in.csv", "in.parquet", "torn.parquet", "cut.jsonl.gz", "no.jsonl.gz"]
 )

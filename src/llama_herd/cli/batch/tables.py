@@ -103,13 +103,13 @@ class CsvTable(Table):
                 except StopIteration:
                     return
                 except csv.Error as error:
+                    if table.line_num > begin:  # the reader would go on in the middle of the cell
+                        how = f"not closed for {MAX_LINE_BYTES:,} characters"
+                        raise self._open_quote(begin, how) from None
                     yield SourceRow(table.line_num, None, f"is not a row of CSV: {error}")
                     continue
                 if is_over:  # a row ends with its line, unless it waits for a quote
-                    raise BadInput(
-                        f"{self.name}: a quote in the row of line {begin:,} is never closed, so all rows "
-                        'behind are part of it. Fix: close it; within a quoted cell write "" for one'
-                    )
+                    raise self._open_quote(begin, "never closed")
                 if len(cells) == len(names):
                     yield SourceRow(table.line_num, dict(zip(names, cells, strict=True)))
                 elif cells:  # else the line is empty
@@ -118,6 +118,12 @@ class CsvTable(Table):
 
     def num_rows(self) -> int:
         return sum(1 for _ in self.records())
+
+    def _open_quote(self, line: int, how: str) -> BadInput:
+        return BadInput(
+            f"{self.name}: a quote in the row of line {line:,} is {how}, so all rows behind are part of it. "
+            'Fix: close it; within a quoted cell write "" for one'
+        )
 
     def _reader(self, stream: BinaryIO, lines: Callable[[TextIO], Iterator[str]] = iter) -> "_csv.Reader":
         csv.field_size_limit(MAX_LINE_BYTES)
