@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import ConnectionError
 
 from benchmarks.stand_in import StandIn
-from llama_herd.errors import JobNotFound
-from llama_herd.tasks import AsyncClient
+from llama_herd.errors import JobNotFound, QueueFull
+from llama_herd.tasks import AsyncClient, Client
+from llama_herd.tasks.client.embedding import TextCall
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.text_job import MAX_TEXTS
@@ -65,4 +67,21 @@ def test_a_call_that_is_cancelled_before_it_hears_of_its_jobs_leaves_none(
                 await asked
             assert await client.count_jobs() == 0
 
+    asyncio.run(scene())
+
+
+def test_what_has_ended_a_call_is_told_though_redis_is_away_by_then(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(_: TextCall, __: Ledger) -> None:
+        raise ConnectionError
+
+    async def scene() -> None:
+        async with AsyncClient(redis_url, max_queue=1) as client:
+            with pytest.raises(QueueFull):
+                await client.embed(TEXTS, model="tales")
+
+    monkeypatch.setattr(TextCall, "cancel", refused)
+    with Client(redis_url, max_queue=1) as client, pytest.raises(QueueFull):
+        client.embed(TEXTS, model="tales")
     asyncio.run(scene())

@@ -435,7 +435,7 @@ def test_a_closed_client_leaves_no_connection_wherever_its_calls_were(
             await asyncio.sleep(0)
         await client.close()
         found = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), PATIENCE_S)
-        assert len(redis.client_list()) == 1
+        await until(lambda: len(redis.client_list()) == 1, "no connection is left")
         assert await client.count_jobs() == 1
         await client.close()
         return found

@@ -3,7 +3,7 @@
 import asyncio
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Self, TypeVar, Unpack
 
@@ -26,6 +26,7 @@ from llama_herd.tasks.client.readers import PatientRead, Reader, Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.client.submission import Beside, checked_job_id, checked_reason, checked_run_id
 from llama_herd.tasks.client.tenant_status import Status, read_status
+from llama_herd.tasks.connection.connect import uninterrupted
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, Place
 from llama_herd.tasks.ledger.ledger import CancelReason
 from llama_herd.tasks.ledger.redis_call import Dialogue
@@ -210,7 +211,8 @@ class AsyncClient:
             followers = [Follower(one, timeout_s=call.left_s, waits=False) for one in call.job_ids]
             found = [await self._result(readers, one) for one in followers]
         except BaseException:
-            await readers.connections.run(call.cancel(self._core.ledger))
+            with suppress(RedisUnavailable):  # what has ended the call says more
+                await uninterrupted(readers.connections.run(call.cancel(self._core.ledger)))
             raise
         await readers.connections.run(call.forget(self._core.ledger))
         return found
@@ -331,12 +333,9 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connections. Streams under way end with RedisUnavailable."""
-        loop = asyncio.get_running_loop()
-        readers = self._readers_by_loop.get(loop)
+        readers = self._readers_by_loop.pop(asyncio.get_running_loop(), None)
         if readers is not None:
-            await readers.close()
-            await readers.connections.close()
-            self._readers_by_loop.pop(loop, None)
+            await uninterrupted(_close(readers))
 
     async def __aenter__(self) -> Self:
         return self
@@ -346,3 +345,8 @@ class AsyncClient:
 
     async def _run(self, dialogue: Dialogue[T]) -> T:
         return await self._readers().connections.run(dialogue)
+
+
+async def _close(readers: Readers) -> None:
+    await readers.close()
+    await readers.connections.close()

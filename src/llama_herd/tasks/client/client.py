@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
 from typing import TypeVar, Unpack
 
 from redis.client import PubSub
@@ -260,7 +260,8 @@ class Client(AbstractContextManager["Client"]):
                 for one in call.job_ids
             ]
         except BaseException:
-            self._run(call.cancel(self._core.ledger))
+            with suppress(RedisUnavailable):  # what has ended the call says more
+                self._run(call.cancel(self._core.ledger))
             raise
         self._run(call.forget(self._core.ledger))
         return found

@@ -1,6 +1,6 @@
 """Many jobs on their way to Redis: a lot of them in each round trip, and what became of each."""
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -111,7 +111,7 @@ class Lots:
             for job_id, error in zip(ids, errors, strict=True)
         )
         outcomes = [one if isinstance(one, SubmitOutcome) else next(sent) for one in lot]
-        return outcomes, [note async for note in self._notes(posts, answers)]
+        return outcomes, await self._notes(posts, answers)
 
     def lost_outcomes(self, lot: Sequence[LotEntry], error: RedisUnavailable) -> list[SubmitOutcome]:
         """The outcomes of a lot that was under way when the connection was lost."""
@@ -121,13 +121,14 @@ class Lots:
 
     async def _notes(
         self, posts: Sequence[PreparedJob], answers: Sequence[Submitted | ResponseError]
-    ) -> AsyncIterator[str]:
+    ) -> list[str]:
+        notes = []
         for post, answer in zip(posts, answers, strict=True):
             queue = post.named.envelope.queue
             if queue not in self._noted and isinstance(answer, Submitted) and answer.served_instead:
                 self._noted.add(queue)
-                if note := await queue_note(self._ledger, post.named, answer):
-                    yield note
+                notes.append(await queue_note(self._ledger, post.named, answer))
+        return [*filter(None, notes)]
 
 
 def cut_into_lots(entries: Iterable[E], max_jobs: int = MAX_LOT_JOBS) -> Iterator[list[E]]:

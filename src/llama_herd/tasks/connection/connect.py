@@ -1,8 +1,8 @@
 """The connection to Redis, and the border at which its errors become ours."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import redis
@@ -114,3 +114,28 @@ async def cancel_tasks(*tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         if not task.cancelled():
             task.exception()
+
+
+@contextmanager
+def no_cancel_lost() -> Iterator[None]:
+    """Raise CancelledError behind the block if the task was cancelled in it, and the block went on.
+
+    Before Python 3.12 asyncio.wait_for, which redis-py uses, may lose a cancel: its task would not end.
+    """
+    task = asyncio.current_task()
+    num = 0 if task is None else task.cancelling()
+    try:
+        yield
+    finally:
+        if task is not None and task.cancelling() > num:
+            raise asyncio.CancelledError
+
+
+async def uninterrupted(work: Coroutine[Any, Any, None]) -> None:
+    """Do something to its end, also if the task is cancelled meanwhile; CancelledError comes behind it."""
+    task = asyncio.create_task(work)
+    with no_cancel_lost():
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        await task

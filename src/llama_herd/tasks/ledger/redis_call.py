@@ -17,6 +17,7 @@ import redis.asyncio
 from redis.exceptions import NoScriptError, ResponseError, TryAgainError
 
 from llama_herd.errors import RecordUnreadable
+from llama_herd.tasks.connection.connect import no_cancel_lost
 from llama_herd.tasks.ledger.script import Script
 
 T = TypeVar("T")
@@ -141,7 +142,8 @@ async def run_dialogue_async(connection: redis.asyncio.Redis, dialogue: Dialogue
             return outcome
         async with connection.pipeline(transaction=False) as pipeline:
             _queue_commands(pipeline, commands)
-            replies = await pipeline.execute(raise_on_error=False)
+            with no_cancel_lost():
+                replies = await pipeline.execute(raise_on_error=False)
 
 
 def keep_loaded(connection: redis.Redis, scripts: Sequence[Script]) -> None:
