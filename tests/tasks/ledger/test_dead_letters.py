@@ -12,7 +12,7 @@ from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Ended, Yours
 from llama_herd.tasks.ledger.dead_letters import MAX_LETTER_BYTES, MAX_LETTERS, DeadLetters
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
 from llama_herd.tasks.ledger.sweep import due_for_sweep
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
@@ -78,6 +78,21 @@ def test_a_retry_has_the_secret_of_its_webhook(client: Client, herd: Herd) -> No
     own = {"webhook": "https://example.com/", "webhook_secret": "whsec_" + 32 * "A"}
     poison(herd, "a", JOB.model_copy(update=own))
     assert herd.field(str(client.retry("a").job_id), "webhook_secret") == own["webhook_secret"]
+
+
+def test_a_retry_of_a_job_that_is_purged_meanwhile_does_not_find_it(
+    client: Client, herd: Herd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_body = Ledger.body
+
+    def purge_before(ledger: Ledger, job_id: str) -> RedisCall[bytes | None]:
+        client.purge(job_id)
+        return read_body(ledger, job_id)
+
+    poison(herd, "a")
+    monkeypatch.setattr(Ledger, "body", purge_before)
+    with pytest.raises(JobNotFound):
+        client.retry("a")
 
 
 def test_a_retry_whose_answer_was_lost_may_be_repeated(client: Client, herd: Herd) -> None:

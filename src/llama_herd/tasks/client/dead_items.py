@@ -118,15 +118,17 @@ async def read_history(ledger: Ledger, job_id: str) -> History:
     """Read all that Redis has of a job. Raises JobNotFound."""
     record = await ledger.record(checked_job_id(job_id))
     body = await ledger.body(job_id)
-    if record is None or body is None:
+    if record is None:
         raise JobNotFound.for_id(job_id)
     return History(record, await ledger.read(job_id), body_fields(job_id, body))
 
 
 def body_fields(job_id: str, body: bytes | None) -> dict[str, Any]:
-    """The fields of a job as it was accepted. Raises RecordUnreadable."""
+    """The fields of a job as it was accepted. Raises RecordUnreadable; JobNotFound if it is gone by now."""
+    if body is None:
+        raise JobNotFound.for_id(job_id)
     try:
-        fields = json.loads(body or b"")
+        fields = json.loads(body)
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
