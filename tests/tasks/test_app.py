@@ -160,3 +160,19 @@ def test_who_imports_the_app_gets_the_error_itself() -> None:
         "except SettingsError as error: print(error)"
     )
     assert run_python("-c", code, HERD_LEASE_MS="abc").stdout.startswith("HERD_LEASE_MS='abc'")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("shop", "current"), [("shop = Celery('shop')", "shop"), ("shop = None", "llama_herd")]
+)
+def test_a_shop_that_imports_the_app_keeps_its_own_for_its_shared_tasks(shop: str, current: str) -> None:
+    code = f"""
+from celery import Celery, current_app, shared_task
+{shop}
+@shared_task
+def add(): ...
+from llama_herd.tasks.generate import generate
+print(current_app.main, add.app.main, generate.app.main)
+"""
+    assert run_python("-c", code).stdout.split() == [current, current, "llama_herd"]

@@ -4,7 +4,7 @@ import sys
 from typing import Any, NoReturn
 
 import click
-from celery import Celery
+from celery import Celery, _state
 from celery.signals import celeryd_init
 from click.core import ParameterSource
 from kombu import compression
@@ -75,7 +75,9 @@ def _exit(complaint: str) -> NoReturn:
 
 def make_app(settings: Settings) -> Celery:
     """A Celery app for one Redis and tenant."""
-    app = Celery("llama_herd", include=["llama_herd.tasks.generate"])
+    # The shared tasks of a service that imports this go on asking for the service's own app.
+    is_alone = _state._tls.current_app is None
+    app = Celery("llama_herd", include=["llama_herd.tasks.generate"], set_as_current=is_alone)
     ledger = Ledger.from_settings(settings)
     app.conf.update(
         # Queue and ledger share one database: a job and its message come into being in one script.

@@ -90,7 +90,7 @@ def app_of(own: WorkerSettings) -> Celery:
     ask_one_address(made.conf)
     insist_on_results(made, own)
     lead_links_home(made, own)
-    app.set_current()  # make_app has made the new one current
+    app.set_current()  # on a thread without one, make_app has made the new one current
     return made
 
 
