@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -16,7 +18,7 @@ from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.tasks.settings import Settings
-from tests.chaos.harness.patience import PATIENCE_S
+from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.tasks.client.playing_worker import NUM_TOKENS, PlayingWorker
 from tests.tasks.herd import QUEUE, Herd, end, started
 
@@ -224,3 +226,20 @@ def test_a_setting_that_cannot_work_is_refused_by_name(redis_url: str) -> None:
         Client(redis_url, tenant="a b")
     with pytest.raises(SettingsError, match="redis_url: must be the URL of a Redis"):
         Client("localhost")
+
+
+def test_a_closed_client_ends_the_streams_of_other_threads(redis: Any, redis_url: str, herd: Herd) -> None:
+    herd.submit("a")
+    num_before = len(redis.client_list())
+    client = Client(redis_url)
+    with ThreadPoolExecutor() as threads:
+        readings = [threads.submit(client.result, "a") for _ in range(5)]
+        channel = herd.ledger.channel("a")
+        wait_until(lambda: redis.pubsub_numsub(channel)[0][1] == len(readings), "all listen")
+        client.close()
+        for reading in readings:
+            with pytest.raises(RedisUnavailable, match="closed"):
+                reading.result(PATIENCE_S)
+    wait_until(lambda: len(redis.client_list()) <= num_before, "no connection is left")
+    assert client.count_jobs() == 1
+    client.close()

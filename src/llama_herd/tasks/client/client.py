@@ -24,7 +24,7 @@ from llama_herd.tasks.client.pausing import drain_worker, pause_queue, resume_qu
 from llama_herd.tasks.client.place_watch import PlaceWatch, Queued
 from llama_herd.tasks.client.submission import Beside, checked_job_id, checked_reason, checked_run_id
 from llama_herd.tasks.client.tenant_status import Status, read_status
-from llama_herd.tasks.connection.connect import SUBSCRIBER_TRIES, connect, redis_errors
+from llama_herd.tasks.connection.connect import CLOSED, SUBSCRIBER_TRIES, connect, redis_errors
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, Place
 from llama_herd.tasks.ledger.ledger import CancelReason
 from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue
@@ -71,6 +71,7 @@ class Client(AbstractContextManager["Client"]):
         self._core = ClientCore.from_settings(settings, **given)
         self._redis = connect(self._core.url)
         self._subscriber = connect(self._core.url, SUBSCRIBER_TRIES)
+        self._num_closes = 0
 
     def submit(
         self,
@@ -179,6 +180,7 @@ class Client(AbstractContextManager["Client"]):
     ) -> Generator[list[Event]]:
         """The events as they come, up to the end; an empty list after a silence."""
         follower = Follower(job_id, after=after, timeout_s=limit_s, waits=waits)
+        num_closes = self._num_closes
         pubsub: PubSub = self._subscriber.pubsub()  # type: ignore[no-untyped-call]
         with redis_errors(self._core.url), closing(pubsub):
             while not follower.has_ended:
@@ -187,6 +189,8 @@ class Client(AbstractContextManager["Client"]):
                     if not pubsub.subscribed:
                         pubsub.subscribe(self._core.ledger.channel(follower.job_id))
                     message = pubsub.get_message(timeout=follower.wait_s())
+                    if self._num_closes != num_closes:
+                        raise RedisUnavailable(CLOSED)
                     # Behind a confirmed subscription something may be missing, as after a silence.
                     is_event = message is not None and message["type"] == "message"
                     events = follower.heard((message["data"],) if is_event else None)
@@ -453,13 +457,23 @@ class Client(AbstractContextManager["Client"]):
         return self._run(undo_drain(self._core.settings.tenant, worker))
 
     def close(self) -> None:
-        """Close the connections."""
-        self._redis.close()
-        self._subscriber.close()
+        """Close the connections. Streams of other threads end with RedisUnavailable, within two seconds."""
+        self._num_closes += 1
+        self._close_idle()
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def _run(self, dialogue: Dialogue[T]) -> T:
-        with redis_errors(self._core.url):
-            return run_dialogue(self._redis, dialogue)
+        num_closes = self._num_closes
+        try:
+            with redis_errors(self._core.url):
+                return run_dialogue(self._redis, dialogue)
+        finally:
+            if self._num_closes != num_closes:
+                self._close_idle()
+
+    def _close_idle(self) -> None:
+        """Close what no thread uses: redis-py breaks in one whose connection another thread closes."""
+        for redis in (self._redis, self._subscriber):
+            redis.connection_pool.disconnect(inuse_connections=False)

@@ -12,7 +12,13 @@ import redis.asyncio
 from redis.exceptions import NoPermissionError, RedisError
 
 from llama_herd.errors import RedisUnavailable
-from llama_herd.tasks.connection.connect import cancel_tasks, connect_async, redis_errors, unavailable
+from llama_herd.tasks.connection.connect import (
+    CLOSED,
+    cancel_tasks,
+    connect_async,
+    redis_errors,
+    unavailable,
+)
 from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue_async
 
 #: Messages and bytes that wait for one reader. Beyond that they are dropped: it reads the stream instead.
@@ -93,8 +99,6 @@ PING_S, SILENT_S = 2.0, 6.0
 IDLE_S = 10.0
 #: Channels of one command.
 LOT = 500
-
-CLOSED = "the connections to Redis were closed, and with them this stream"
 
 
 class SubscriptionHub:

@@ -80,6 +80,10 @@ def options_of_sentinels(found: SentinelUrl) -> dict[str, Any]:
     return {**found.sentinel_options, **once, "retry": Retry(NoBackoff(), 0)}
 
 
+#: What a stream tells whose client is closed.
+CLOSED = "the connections to Redis were closed, and with them this stream"
+
+
 @contextmanager
 def redis_errors(url: str) -> Iterator[None]:
     """Turn redis-py's errors inside into `RedisUnavailable` or `NotPermitted`: the address and the fix."""
