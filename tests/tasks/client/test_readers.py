@@ -357,12 +357,27 @@ async def main():
 asyncio.run(main())
 """
 
+NEVER_READ_ON = """
+import asyncio, sys
+from llama_herd.tasks import AsyncClient
 
-def test_a_client_that_is_never_closed_ends_with_its_loop(redis_url: str, herd: Herd) -> None:
+async def main(kept):
+    async with AsyncClient(sys.argv[1]) as client:
+        kept.append(client.watch("a"))
+        await anext(kept[0])
+        dropped = client.stream("a")
+        await anext(dropped)
+
+asyncio.run(main([]))
+"""
+
+
+@pytest.mark.parametrize("script", [NEVER_CLOSED, NEVER_READ_ON])
+def test_what_is_never_closed_ends_with_its_loop(redis_url: str, herd: Herd, script: str) -> None:
     herd.submit("a")
     herd.claimed("a")
     herd.emit("one", started("a"), end("a", 2, 0))
-    command = [sys.executable, "-c", NEVER_CLOSED, redis_url]
+    command = [sys.executable, "-c", script, redis_url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stderr) == (0, "")
 

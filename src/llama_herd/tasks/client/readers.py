@@ -1,9 +1,10 @@
 """All readers of one tenant in one event loop: they share the subscription and the look at what is silent."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import Any, TypeVar
@@ -148,29 +149,25 @@ class Readers:
         self._places_due_s = 0.0
         self._refused_until_s: dict[str, float] = {}
 
-    @asynccontextmanager
-    async def reading(
+    def reading(
         self, follower: Follower, *, asks_place: bool = False, tick_s: float = inf
-    ) -> AsyncIterator[Reader]:
+    ) -> AbstractAsyncContextManager[Reader]:
         """A reader of a job, for the block. For the arguments see `Reader`."""
-        async with self.connections.hub.listening(self._ledger.channel(follower.job_id)) as inbox:
-            reader = Reader(follower, inbox, self._silence_s, asks_place, tick_s)
-            self._readers.add(reader)
-            if reader.is_waiting:
-                self._has_newcomers.set()
-            if self._task is None or self._task.done():
-                self._task = asyncio.create_task(self._check_until_idle())
-                self._task.add_done_callback(self._ended)
-            timer = None
-            if (left_s := follower.left_s) is not None:
-                loop = asyncio.get_running_loop()
-                timer = loop.call_later(left_s + 0.001, inbox.note_missing)  # not too early
-            try:
-                yield reader
-            finally:
-                if timer is not None:
-                    timer.cancel()
-                self._readers.discard(reader)
+        listening = self.connections.hub.listening(self._ledger.channel(follower.job_id))
+        make = partial(Reader, follower, silence_s=self._silence_s, asks_place=asks_place, tick_s=tick_s)
+        return _Reading(self, listening, make)
+
+    def add(self, reader: Reader) -> None:
+        """Look after a reader."""
+        self._readers.add(reader)
+        if reader.is_waiting:
+            self._has_newcomers.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._check_until_idle())
+            self._task.add_done_callback(self._ended)
+
+    def discard(self, reader: Reader) -> None:
+        self._readers.discard(reader)
 
     async def close(self) -> None:
         """Check no reader any more. The connections stay open."""
@@ -259,6 +256,34 @@ class Readers:
         if any(map(is_withheld, errors)):
             self._refused_until_s[what] = monotonic() + REFUSED_S
         return None if errors else answers
+
+
+class _Reading(AbstractAsyncContextManager[Reader]):
+    """No asynchronous generator, as `_Listening`."""
+
+    def __init__(
+        self,
+        readers: Readers,
+        listening: AbstractAsyncContextManager[Inbox],
+        make: Callable[[Inbox], Reader],
+    ) -> None:
+        self._readers, self._listening, self._make = readers, listening, make
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> Reader:
+        inbox = await self._listening.__aenter__()
+        self._reader = self._make(inbox)
+        self._readers.add(self._reader)
+        if (left_s := self._reader.follower.left_s) is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(left_s + 0.001, inbox.note_missing)  # not too early
+        return self._reader
+
+    async def __aexit__(self, *error: Any) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._readers.discard(self._reader)
+        await self._listening.__aexit__(*error)
 
 
 def _lots(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Coroutine, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager, suppress
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -124,30 +124,36 @@ class SubscriptionHub:
     def num_channels(self) -> int:
         return len(self._inboxes)
 
-    @asynccontextmanager
-    async def listening(self, channel: str) -> AsyncIterator[Inbox]:
+    def listening(self, channel: str) -> AbstractAsyncContextManager[Inbox]:
         """An inbox for a channel, for the block. What is published before Redis confirms counts as missed.
 
         Raises RedisUnavailable once the hub is closed.
         """
+        return _Listening(self, channel.encode())
+
+    async def join(self, name: bytes, inbox: Inbox) -> None:
+        """Put the messages of a channel into an inbox. Raises RedisUnavailable once the hub is closed."""
         if self._is_closed:
             raise RedisUnavailable(CLOSED)
-        name, inbox = channel.encode(), Inbox()
         is_first = name not in self._inboxes
         self._inboxes[name].add(inbox)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
             self._task.add_done_callback(self._ended)
-        try:
-            if is_first:
+        if is_first:
+            try:
                 await asyncio.shield(self._send("SUBSCRIBE", [name]))  # others may listen by now
-            yield inbox
-        finally:
-            self._inboxes[name].discard(inbox)
-            if not self._inboxes[name]:
-                del self._inboxes[name]
-                self._idle_since_s = monotonic()
-                await asyncio.shield(self._send("UNSUBSCRIBE", [name]))
+            except BaseException:
+                await self.leave(name, inbox)
+                raise
+
+    async def leave(self, name: bytes, inbox: Inbox) -> None:
+        """Put no more messages of a channel into an inbox."""
+        self._inboxes[name].discard(inbox)
+        if not self._inboxes[name]:
+            del self._inboxes[name]
+            self._idle_since_s = monotonic()
+            await asyncio.shield(self._send("UNSUBSCRIBE", [name]))
 
     async def close(self) -> None:
         """Close the connection for good. Readers that still listen get an error."""
@@ -248,6 +254,22 @@ class SubscriptionHub:
         for name in list(names):
             for inbox in self._inboxes.get(name, ()):
                 inbox.note_missing()
+
+
+class _Listening(AbstractAsyncContextManager[Inbox]):
+    """No asynchronous generator: a loop that ends closes each of them, also one that is just being closed."""
+
+    def __init__(self, hub: SubscriptionHub, name: bytes) -> None:
+        self._hub = hub
+        self._name = name
+        self._inbox = Inbox()
+
+    async def __aenter__(self) -> Inbox:
+        await self._hub.join(self._name, self._inbox)
+        return self._inbox
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._hub.leave(self._name, self._inbox)
 
 
 T = TypeVar("T")
