@@ -117,7 +117,7 @@ class SubscriptionHub:
         self._connection: Any = None
         self._sending = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self.is_closed = False
         self._heard_s = self._idle_since_s = monotonic()
 
     @property
@@ -133,7 +133,7 @@ class SubscriptionHub:
 
     async def join(self, name: bytes, inbox: Inbox) -> None:
         """Put the messages of a channel into an inbox. Raises RedisUnavailable once the hub is closed."""
-        if self._is_closed:
+        if self.is_closed:
             raise RedisUnavailable(CLOSED)
         is_first = name not in self._inboxes
         self._inboxes[name].add(inbox)
@@ -157,7 +157,7 @@ class SubscriptionHub:
 
     async def close(self) -> None:
         """Close the connection for good. Readers that still listen get an error."""
-        self._is_closed = True
+        self.is_closed = True
         if self._task is not None:
             await cancel_tasks(self._task)
 
@@ -286,7 +286,6 @@ class SharedConnections:
         self._redis: redis.asyncio.Redis = connect_async(url)
         self._calls = asyncio.Semaphore(MAX_CALLS)
         self._num_calls = 0
-        self._is_closed = False
         self.hub = SubscriptionHub(self._redis, url)
 
     async def run(self, dialogue: Dialogue[T]) -> T:
@@ -300,12 +299,11 @@ class SharedConnections:
             if isinstance(dialogue, Coroutine):
                 dialogue.close()  # Python warns of a coroutine that nobody began
             self._num_calls -= 1
-            if self._is_closed:
+            if self.hub.is_closed:
                 await self._close_if_idle()
 
     async def close(self) -> None:
         """Close all of them, once the calls under way are over. Streams end with RedisUnavailable."""
-        self._is_closed = True
         await self.hub.close()
         await self._close_if_idle()
 
