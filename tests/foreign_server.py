@@ -5,7 +5,7 @@
 A greedy token depends on the last ids alone, so that a resume can be compared. Rows get their tokens in the
 same steps. What a prompt says happens: `<die 5>` kills this process once the row has 5 tokens, `<cut 5>`
 closes its connection without an end, but once, `<error 5>` puts an error into its stream, `<hang 5>` gives it
-no more tokens. Whoever asks for a form gets the same short JSON.
+no more tokens, `<end 5>` ends it by half a character. Whoever asks for a form gets the same short JSON.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from llama_herd.model.files.open_model import read_tokens
 from llama_herd.model.text.tokenizer import Tokenizer
 
 #: What a prompt may ask for, and after how many tokens.
-FAULT = re.compile(r"<(die|cut|error|hang) (\d+)>")
+FAULT = re.compile(r"<(die|cut|error|hang|end) (\d+)>")
 #: As many ids tell the next one; one in so many is an end.
 NUM_TELLING, ENDS_IN = 8, 97
 #: What it says to whoever asks for a form.
@@ -73,6 +73,7 @@ class ForeignServer:
         self.tokenizer, _ = read_tokens(options.model)
         self.words = [i for i, piece in enumerate(self.tokenizer.pieces) if re.fullmatch(rb" ?[a-z]+", piece)]
         self.eos_id = min(self.tokenizer.eos_ids, default=-1)
+        self.half_id = self.tokenizer.pieces.index(b"\xe2")  # no word
         self.answer_ids = [*self.tokenizer.encode(ANSWER, add_bos=False), self.eos_id]
         self.rows: dict[Row, None] = {}
         self.has_rows = asyncio.Event()
@@ -93,7 +94,7 @@ class ForeignServer:
 
     def step(self, row: Row) -> None:
         """Give a row its next token, unless its prompt asks for something else by now."""
-        if row.fault_after == len(row.ids):
+        if row.fault_after == len(row.ids) and row.fault != "end":
             if row.fault == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             if row.fault == "cut":
@@ -105,13 +106,15 @@ class ForeignServer:
         token_id = self.next_id(row)
         row.ids.append(token_id)
         is_end = token_id == self.eos_id and not row.body.get("ignore_eos")
-        is_stop = token_id in row.body.get("stop_token_ids", ())
+        is_stop = token_id in row.body.get("stop_token_ids", ()) or token_id == self.half_id
         reason = "stop" if is_end or is_stop else "length" if len(row.ids) >= row.max_tokens else None
         row.take(row, token_id, reason)
         if reason:
             self.drop(row)
 
     def next_id(self, row: Row) -> int:
+        if row.fault == "end" and row.fault_after == len(row.ids):
+            return self.half_id
         if row.said:
             return row.said[min(len(row.ids), len(row.said) - 1)]
         known = [*row.prompt_ids[-NUM_TELLING:], *row.ids[-NUM_TELLING:]][-NUM_TELLING:]

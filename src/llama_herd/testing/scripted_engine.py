@@ -3,7 +3,7 @@
 import os
 import re
 import signal
-from collections.abc import Callable, Sequence as Rows
+from collections.abc import Callable, Iterable, Sequence as Rows
 from dataclasses import dataclass, fields
 from math import hypot
 from random import Random
@@ -12,6 +12,7 @@ from time import monotonic, sleep
 from typing import Any, Self
 
 from llama_herd.errors import GenerationError
+from llama_herd.tasks.protocol.events import FinishReason, StopReason
 from llama_herd.testing.answer import Answer
 from llama_herd.testing.vocabulary import EOS_ID
 from llama_herd.worker.engine.engine import Engine
@@ -60,9 +61,10 @@ class ScriptedSequence(KnownSequence):
     num_replayed: int = 0  # of its ids, which earlier attempts have recorded
     due_s: float = 0.0  # when its next token may come, on the clock of time.monotonic
 
-    def replay(self, ids: list[int]) -> str:  # type: ignore[override]
-        self.num_replayed = len(ids)
-        return super().replay(ids)
+    def replay(self, ids: Iterable[int], end: tuple[FinishReason, StopReason] | None = None) -> str:
+        text = super().replay(ids, end)
+        self.num_replayed = len(self.ids)
+        return text
 
     @property
     def next_id(self) -> int:

@@ -157,6 +157,16 @@ def test_a_stop_string_may_cut_a_form(desk: Desk) -> None:
     assert answer.text.strip() == ANSWER.partition("1")[0].strip()
 
 
+@pytest.mark.parametrize("stop", ["\ufffd", "x\ufffd"])
+def test_a_stop_string_that_shows_only_at_the_server_s_end_ends_an_output(desk: Desk, stop: str) -> None:
+    sequence = desk.sequence("<end 3> A tale", stop=(stop,), max_tokens=40, ignore_eos=False)
+    desk.engine.submit(sequence)
+    wait_until(lambda: desk.has_ended(sequence.info), "it ends")
+    text, end = "".join(output.text for output in desk.of(sequence.info)), desk.of(sequence.info)[-1]
+    met = stop if stop == "\ufffd" else None
+    assert (end.finish_reason, end.stop_reason, text.endswith("\ufffd")) == ("stop", met, met is None)
+
+
 @pytest.mark.parametrize("kind", ["llama-server"])
 def test_a_form_is_not_begun_anew_behind_its_end(desk: Desk) -> None:
     answer = answer_in_form(desk)

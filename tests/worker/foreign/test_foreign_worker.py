@@ -73,6 +73,24 @@ def test_a_killed_server_s_jobs_go_on_behind_what_is_recorded(
     assert [ids_of(list(client.stream(job))) for job in quiet] == ids
 
 
+def test_an_output_that_the_server_has_ended_is_not_asked_for_again(
+    kind: str, client: Client, new_server: NewServer, new_worker: NewWorker
+) -> None:
+    server = new_server(step_s=SLOW_S)
+    new_worker(kind, server, slots=1)
+    num_ids = {"vllm": 7, "llama-server": 4 + 7}[kind]  # of one that is asked in chunks the second one ends
+    job = client.submit(prompt="<end 6> A tale", sampling={"n": 2, "max_tokens": 60, "seed": 5})
+    wait_until(lambda: client.job(job).tokens > num_ids, "the second output runs")
+    start_again(server)
+    events = [event for event in client.stream(job) if isinstance(event, Token)]
+    ends = [(event.choice, event.finish_reason) for event in events if event.finish_reason]
+    assert ends == [(0, "stop"), (1, "stop")]
+    result = client.result(job)
+    assert result.attempts == 2
+    assert len((result.choices or ())[0].ids) == num_ids
+    assert [one.text.count("\ufffd") for one in result.choices or ()] == [1, 1]
+
+
 def test_while_the_server_is_away_jobs_stay_and_none_is_taken(
     kind: str, client: Client, redis: Redis, new_server: NewServer, new_worker: NewWorker
 ) -> None:

@@ -211,6 +211,17 @@ class Sequence:
             self.stop_reason = "max_tokens" if len(self.ids) >= self.params.max_tokens else "context"
         return text
 
+    def end_here(self, finish_reason: FinishReason, stop_reason: StopReason = None) -> str:
+        """End the sequence without a further token, as its server has; return the text that was withheld.
+
+        A stop string that shows in it ends it instead.
+        """
+        text = self.detokenizer.finish()
+        if self.detokenizer.has_stopped:
+            finish_reason, stop_reason = "stop", self.detokenizer.met
+        self.finish_reason, self.stop_reason = finish_reason, stop_reason
+        return text
+
     def end_without_output(self) -> None:
         """End the sequence without an output: its `max_tokens` of 0 are used up."""
         self.finish_reason, self.stop_reason = "length", "max_tokens"
@@ -235,6 +246,10 @@ class Sequence:
     def _is_eos(self, token_id: int) -> bool:
         return token_id in self.eos_ids and not self.params.ignore_eos
 
-    def replay(self, ids: Iterable[int]) -> str:
-        """Add ids that an earlier attempt has recorded; return their text, which the stream already holds."""
-        return "".join(self.append(token_id) for token_id in ids)
+    def replay(self, ids: Iterable[int], end: tuple[FinishReason, StopReason] | None = None) -> str:
+        """Add ids that an earlier attempt has recorded; return their text, which the stream already holds.
+
+        end: the recorded one; what the ids do not end, a server has.
+        """
+        text = "".join(self.append(token_id) for token_id in ids)
+        return text if end is None or self.finish_reason is not None else text + self.end_here(*end)

@@ -296,12 +296,13 @@ class ForeignEngine(threading.Thread):
         sequence = row.sequence
         if sequence.info not in self._rows:
             return
-        sequence.finish_reason = generated.finish_reason
+        text = ""
         if not sequence.params.max_tokens:
             sequence.end_without_output()
-        elif generated.finish_reason == "length":
-            sequence.stop_reason = "context"
-        self._publish(row, [], sequence.detokenizer.finish())
+        else:
+            reason = generated.finish_reason
+            text = sequence.end_here(reason, "context" if reason == "length" else None)
+        self._publish(row, [], text)
 
     async def _judge(self, row: ForeignRow, error: Exception) -> None:
         """Fail a row whose server failed; if the server is not well, it is lost instead."""

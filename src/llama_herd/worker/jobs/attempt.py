@@ -41,6 +41,7 @@ class Attempt:
     retries: Retries = NO_RETRIES  # until the job is read
     failure: Failure | None = None  # the error for which the job is to be put back
     reasons: dict[int, FinishReason] = field(default_factory=dict)  # of outputs that have ended by themselves
+    ended_before: set[int] = field(default_factory=set)  # outputs of which the engine got nothing to do
     has_ended: bool = False
     outcome: str = ""  # once it has ended: its finish reason, or the code of its error
     is_cut_short: bool = False  # Redis has refused an event; at most a short end is still sent
@@ -112,6 +113,7 @@ class Attempt:
             for one in sequences
             if one.finish_reason
         ]
+        self.ended_before.update(one.sequence.choice for one in ended)
         if len(ended) < len(sequences) or self.stream.is_continued:
             return ended
         return [StepOutput(sequences[0].info, has_started=True), *ended]
@@ -130,7 +132,7 @@ class Attempt:
             self.is_preempted = False
             self.first_token_s = self.first_token_s or monotonic()
             self.stream.add(output)
-        elif output.prompt_scores is not None:
+        elif output.prompt_scores is not None or self._is_end_to_tell(output):
             self.stream.add(output)
         if output.finish_reason is None:
             return []
@@ -171,6 +173,11 @@ class Attempt:
         for delivery in self.deliveries:
             delivery.accept()
         return self.stream.start(self.seed, self.num_prompt_tokens, num_cached)
+
+    def _is_end_to_tell(self, output: StepOutput) -> bool:
+        """Whether one of several outputs has ended without a token, which its next event says."""
+        has_ended = output.finish_reason in ("stop", "length") and self.stream.num_choices > 1
+        return has_ended and output.sequence.choice not in self.ended_before
 
     def _end_reason(self, output: StepOutput, reason: FinishReason) -> FinishReason | None:
         """Why the job is over, if it is: the first output that fails or is stopped ends it, else the last."""

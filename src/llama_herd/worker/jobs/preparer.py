@@ -225,7 +225,8 @@ class Preparer:
             sequence.finish_reason = "stop" if sequence.choice in recorded.vectors else None
             return
         ids, text = recorded.ids.get(sequence.choice, []), recorded.texts.get(sequence.choice, "")
-        if max(ids, default=0) >= self.maker.tokenizer.vocab_size or sequence.replay(ids) != text:
+        end, vocab_size = recorded.ends.get(sequence.choice), self.maker.tokenizer.vocab_size
+        if max(ids, default=0) >= vocab_size or sequence.replay(ids, end) != text:
             message = "the tokens so far stand for another text in this worker's model"
             raise GenerationError(ErrorCode.OTHER_VOCABULARY, message)
 
