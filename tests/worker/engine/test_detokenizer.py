@@ -92,7 +92,7 @@ def test_a_cut_character_shows_as_one_replacement_at_the_end() -> None:
 
 
 @for_any(
-    st.lists(st.sampled_from(["<think>", "</think>", *"<think>/ E\n"]), max_size=12).map("".join),
+    st.lists(st.sampled_from(["<think>", "</think>", *"<think>/ E\n\u00a0"]), max_size=12).map("".join),
     st.lists(st.sampled_from(["E", "\n", "</", "nk"]), min_size=1, max_size=2),
     st.booleans(),
 )
@@ -105,8 +105,15 @@ def test_stop_strings_count_behind_the_reasoning(full: str, stop: list[str], beg
         if writer.has_stopped:
             break
     text += writer.finish()
-    is_reasoning = begins or full.lstrip().startswith("<think>")
+    is_reasoning = begins or full.lstrip(" \n").startswith("<think>")
     reasoning, mark, answer = full.partition("</think>") if is_reasoning else ("", "", full)
     found = [answer.index(one) for one in stop if one in answer]
     assert text == reasoning + mark + answer[: min(found, default=len(answer))]
     assert writer.has_stopped == bool(found)
+
+
+def test_behind_a_space_that_no_parser_passes_over_no_reasoning_begins() -> None:
+    end = ReasoningEnd(REASONING_FORMATS["think"], begins_in_reasoning=False)
+    writer = Detokenizer(("\u00a0".encode(), b"<think>", b" END"), ("END",), reasoning_end=end)
+    assert "".join(map(writer.write, range(3))) == "\u00a0<think> "
+    assert writer.has_stopped

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from llama_herd.model.parsers.formats import ReasoningFormat
+from llama_herd.model.parsers.output_parser import SPACE
 
 
 class ReasoningEnd:
@@ -35,7 +36,7 @@ class ReasoningEnd:
 
     def _begins(self, text: str) -> bool | None:
         """Whether an output that begins so begins with reasoning; None: it may."""
-        core, opening = text.lstrip(), self._form.opening
+        core, opening = text.lstrip(SPACE), self._form.opening
         if core.startswith(opening):
             return True
         return None if opening.startswith(core) else False
