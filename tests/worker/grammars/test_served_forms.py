@@ -25,6 +25,7 @@ def forms() -> Iterator[ServedForms]:
 
 
 SHARE = json.dumps({"type": "number", "minimum": 0, "maximum": 1})
+WORD = json.dumps({"type": "string", "pattern": "^[a-z]+$"})
 NOTE = json.dumps({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False})
 
 
@@ -39,6 +40,9 @@ NOTE = json.dumps({"type": "object", "properties": {"a": {"type": "string"}}, "a
         ("json", SHARE, "-5e-5", False),
         ("json", NOTE, ' {"a"\t: "5e-05 \\u00e9 \\" 5e-05"}\n', True),
         ("json", NOTE, '{"a": "\\ud83d"}', False),
+        ("json", NOTE, '{"a": "\\u001b[0m \\u000A \\u007F \x7f"}', True),
+        ("json", WORD, '"\\u0061b"', True),
+        ("json", WORD, '"a\\u0001"', False),
         ("json", NOTE, '{"a": ""', False),
     ],
 )

@@ -17,8 +17,9 @@ MAX_FORM_BYTES = 1 << 18
 #: Of a job, and of a request as OpenAI's.
 FORM_FIELDS = frozenset(("response_format", "structured_outputs"))
 
-#: Of these a job asks for one. "output": what a worker makes of a chat with tools or reasoning.
-FormKind = Literal["json", "regex", "choice", "grammar", "output"]
+#: Of these a job asks for one. "output": what a worker makes of a chat with tools or reasoning. "value": a
+#: schema to which a whole value is held that another engine has drawn.
+FormKind = Literal["json", "regex", "choice", "grammar", "output", "value"]
 _KINDS: tuple[FormKind, ...] = ("json", "regex", "choice", "grammar")
 
 #: Any JSON object, as `json_object` asks for.

@@ -17,7 +17,12 @@ from llama_herd.model.text.helper import HelperAnswer, answer_requests
 from llama_herd.tasks.protocol.structured_outputs import ANY_OBJECT
 from llama_herd.worker.engine.sampling.constraint import DEAD_END
 from llama_herd.worker.grammars.gbnf import gbnf_to_lark, is_gbnf
-from llama_herd.worker.grammars.narrowed_schema import BYTES, json_grammar, narrowed_schema
+from llama_herd.worker.grammars.narrowed_schema import (
+    BYTES,
+    VALUE_OPTIONS,
+    json_grammar,
+    narrowed_schema,
+)
 from llama_herd.worker.grammars.schema_places import SchemaProblem, places, told
 from llama_herd.worker.grammars.whole_output import ANSWER, OutputGrammar, WholeOutput, exactly
 
@@ -54,7 +59,7 @@ def _validated(kind: str, text: str) -> HelperAnswer:
         return HelperAnswer("failed", _reason(str(error)))
     complaint = LLMatcher.validate_grammar(grammar)
     if complaint:
-        reason = _schema_reason(complaint, text) if kind == "json" else _reason(complaint)
+        reason = _schema_reason(complaint, text) if kind in ("json", "value") else _reason(complaint)
         return HelperAnswer("failed", reason)
     return HelperAnswer("text", grammar)
 
@@ -104,6 +109,8 @@ def _grammar(kind: str, text: str) -> str:
     match kind:
         case "json":
             return json_grammar(narrowed_schema(json.loads(text)))
+        case "value":
+            return json_grammar(narrowed_schema(json.loads(text)), VALUE_OPTIONS)
         case "regex":
             return LLMatcher.grammar_from_regex(text)
         case "choice":  # as an expression: the engine's own choices are parsed, and few thousand are too many

@@ -35,9 +35,13 @@ JSON_OPTIONS: Any = {
 _IN_PLACE = ("allOf", "anyOf", "oneOf")
 
 
-def json_grammar(schema: Any) -> str:
+#: With codes of the characters that have no short escape.
+VALUE_OPTIONS: Any = {**JSON_OPTIONS, "json_allowed_escapes": 'nrbtf\\"u'}
+
+
+def json_grammar(schema: Any, options: Any = JSON_OPTIONS) -> str:
     """The grammar of a schema that llguidance holds as it is."""
-    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_OPTIONS)
+    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
 
 
 def check_references(found: Mapping[Path, Any]) -> None:

@@ -75,7 +75,8 @@ class ServedForms:
         if form.kind not in self.kinds:
             raise InvalidJob([self.refusal(demanded)])
         form = self.as_kept(form)
-        made, vocabulary = self.grammars.constraints(form, num), self.grammars.vocabulary
+        checked = form._replace(kind="value") if form.kind == "json" else form
+        made, vocabulary = self.grammars.constraints(checked, num), self.grammars.vocabulary
         return [ServedConstraint(one.matcher, one.executor, one.vocab_size, form, vocabulary) for one in made]
 
     def close(self) -> None:
@@ -89,7 +90,7 @@ _TEXT_OR_EXPONENT = re.compile(r'"(?:[^"\\]|\\.)*"|-?[0-9.]+e[-+][0-9]+')
 
 def _as_ours(value: object) -> str:
     """A value in JSON as our grammars let it through: numbers with bounds have no exponent there."""
-    shown = json.dumps(value, ensure_ascii=False)
+    shown = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return _TEXT_OR_EXPONENT.sub(
         lambda found: found[0] if found[0][0] == '"' else f"{Decimal(found[0]):f}", shown
     )
