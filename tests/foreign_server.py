@@ -205,6 +205,9 @@ class ForeignServer:
 
     async def completions(self, body: Any, to: "Answerer") -> None:
         """As vLLM's: a chunk for the first token, then one for as many as are asked for."""
+        if body["model"] != self.options.name:
+            to.whole({"error": {"message": "The model does not exist.", "code": 404}}, 404)
+            return
         complaint = self._complaint(body, body["max_tokens"])
         if body.get("priority") and not self.options.priorities:
             complaint = "Got priority but Priority scheduling is not enabled."

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from threading import Lock
 from time import monotonic
 from typing import Any
@@ -16,6 +17,7 @@ from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.interface import SequenceInfo, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.foreign.model import ForeignModel
+from llama_herd.worker.foreign.vllm import Vllm
 from llama_herd.worker.grammars.served_forms import ServedConstraint
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until
@@ -140,6 +142,30 @@ def test_a_server_that_comes_back_as_another_one_stays_away(desk: Desk) -> None:
     del desk.server.options["context"]
     desk.server.start()
     wait_until(lambda: desk.engine.stats.away_since_s is None, "the right one is back")
+
+
+def test_another_server_in_its_place_is_noticed_though_none_was_ever_away(desk: Desk) -> None:
+    """As behind a proxy that sends requests to another server from now on."""
+    served = desk.model.served
+    with capture_logs() as lines:
+        desk.engine._watch._served = replace(served, facts=served.facts._replace(model="another"))
+        wait_until(lambda: "it served another of" in str(lines), "the log says why it stays away")
+    sequence = desk.sequence("A tale")
+    desk.engine.submit(sequence)
+    assert desk.engine.stats.away_since_s
+    desk.engine._watch._served = served
+    wait_until(lambda: desk.has_ended(sequence.info), "it runs once the right one is back")
+
+
+@pytest.mark.parametrize("kind", ["vllm"])
+def test_a_row_waits_while_the_server_does_not_know_the_model(desk: Desk) -> None:
+    backend = desk.model.backend
+    assert isinstance(backend, Vllm)
+    backend._facts = backend._facts._replace(model="gone")
+    sequence = desk.sequence("A tale")
+    desk.engine.submit(sequence)
+    wait_until(lambda: desk.has_ended(sequence.info), "it ends")
+    assert len(desk.ids(sequence.info)) == 12
 
 
 def answer_in_form(desk: Desk, **sampling: Any) -> StepOutput:

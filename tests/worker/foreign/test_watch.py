@@ -13,6 +13,8 @@ class WellServer:
 
     async def check_health(self) -> None: ...
 
+    async def check_again(self, backend: Any, *, is_back: bool) -> None: ...
+
     async def kv_cache_usage(self) -> float:
         return 0.0
 

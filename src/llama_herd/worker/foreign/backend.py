@@ -94,8 +94,11 @@ class Backend(ABC):
         self.server = server
 
     @abstractmethod
-    async def facts(self, wanted: str) -> ServerFacts:
-        """Ask what the server serves. wanted: the model that is meant, if it serves several."""
+    async def facts(self, wanted: str, *, is_new: bool) -> ServerFacts:
+        """Ask what the server serves. wanted: the model that is meant, if it serves several.
+
+        is_new: also try what only a request shows, which may wait behind others.
+        """
 
     @abstractmethod
     async def tokenize(self, text: str) -> list[int] | None:

@@ -91,7 +91,7 @@ class LlamaServer(Backend):
             return form
         return form._replace(text=json_text(_required_first(from_json(form.text))))
 
-    async def facts(self, wanted: str) -> ServerFacts:
+    async def facts(self, wanted: str, *, is_new: bool) -> ServerFacts:
         told = checked(await self.server.get("/props", FACTS_S)).json or {}
         max_length = (told.get("default_generation_settings") or {}).get("n_ctx") or 0
         path = str(told.get("model_alias") or told.get("model_path") or "").rpartition("/")[2]

@@ -36,14 +36,18 @@ class ServedFacts:
     is_compared: bool  # else the server tells no ids of texts
 
     @classmethod
-    async def ask(cls, backend: Backend, tokenizer: OwnTokenizer, model: str, wanted: str) -> Self:
+    async def ask(
+        cls, backend: Backend, tokenizer: OwnTokenizer, model: str, wanted: str, *, is_new: bool = True
+    ) -> Self:
         """Ask a server that is there. wanted: the model that is meant, if it serves several.
+
+        is_new: no earlier answer of it counts.
 
         Raises SettingsError if it cuts texts into other ids, and what a backend raises.
         """
         await backend.check_health()
         try:
-            facts = await backend.facts(wanted)
+            facts = await backend.facts(wanted, is_new=is_new)
             ids = [await backend.tokenize(text) for text in TEXTS]
         except JobRefused as error:
             raise ServerFault(f"it answers as no {backend.name} does: {error}") from None
@@ -58,9 +62,9 @@ class ServedFacts:
         """What the log says of the server."""
         return {**self.facts._asdict(), "is_tokenizer_compared": self.is_compared}
 
-    async def check_again(self, backend: Backend) -> None:
-        """Raise SettingsError unless a server that is back serves the same."""
-        now = await self.ask(backend, self.tokenizer, self.model, self.facts.model)
+    async def check_again(self, backend: Backend, *, is_back: bool) -> None:
+        """Raise SettingsError unless the server is well and serves the same. is_back: it was away."""
+        now = await self.ask(backend, self.tokenizer, self.model, self.facts.model, is_new=is_back)
         if (now.facts.model, now.facts.max_length) != (self.facts.model, self.facts.max_length):
             before, after = (f"{one.model} of {one.max_length} tokens" for one in (self.facts, now.facts))
             raise SettingsError(f"it served {before}, and now {after}. Fix: start this worker again")

@@ -21,9 +21,10 @@ from llama_herd.worker.foreign.backend import (
     TakeTokens,
     checked,
     complaint_in,
+    complaint_of,
     derived_seed,
 )
-from llama_herd.worker.foreign.http import ConnectionLost, HttpServer
+from llama_herd.worker.foreign.http import Answer, ConnectionLost, HttpServer, ServerAway
 from llama_herd.worker.grammars.served_forms import ServedConstraint
 
 #: A server without it has one queue, first come, first served, and says nothing of it.
@@ -70,24 +71,26 @@ class Vllm(Backend):
         super().__init__(server)
         self._facts = ServerFacts("", 0)
 
-    async def facts(self, wanted: str) -> ServerFacts:
+    async def facts(self, wanted: str, *, is_new: bool) -> ServerFacts:
         answer = checked(await self.server.get("/v1/models", FACTS_S))
         listed = [one for one in (answer.json or {}).get("data", ()) if isinstance(one, dict)]
         if not listed:
             raise ServerFault("/v1/models lists no model")
         named = next((one for one in listed if one.get("id") == wanted), listed[0])
         max_length = named.get("max_model_len") or listed[0].get("max_model_len") or 0
-        self._facts = ServerFacts(str(named.get("id")), int(max_length), version=await self._version())
-        self._facts = self._facts._replace(takes_priorities=await self._takes_priorities())
+        model, takes_priorities = str(named.get("id")), self._facts.takes_priorities
+        if is_new:
+            takes_priorities = await self._takes_priorities(model)
+        self._facts = ServerFacts(model, int(max_length), None, takes_priorities, await self._version())
         return self._facts
 
     async def _version(self) -> str:
         answer = await self.server.get("/version", FACTS_S)
         return str((answer.json or {}).get("version", "")) if answer.status == 200 else ""
 
-    async def _takes_priorities(self) -> bool:
+    async def _takes_priorities(self, model: str) -> bool:
         """Whether requests may have one: it refuses any, unless it was started so."""
-        body = {"model": self._facts.model, "prompt": [0], "max_tokens": 1, "priority": 1}
+        body = {"model": model, "prompt": [0], "max_tokens": 1, "priority": 1}
         return (await self.server.ask(_COMPLETIONS, body, FACTS_S)).status == 200
 
     async def tokenize(self, text: str) -> list[int] | None:
@@ -109,7 +112,7 @@ class Vllm(Backend):
         body = self._body(sequence)
         if (num := num_together(sequence, gap_s)) > 1:
             body["stream_interval"] = num
-        checked(await self.server.post(_COMPLETIONS, body, stream.write))
+        _generated(await self.server.post(_COMPLETIONS, body, stream.write))
         return stream.outcome()
 
     async def _score(self, sequence: Sequence) -> None:
@@ -118,7 +121,7 @@ class Vllm(Backend):
         scoring = {"stream": False, "max_tokens": 1, "min_tokens": 0, "prompt_logprobs": num_top}
         body = {**self._body(sequence), "prompt": sequence.prompt_ids, **scoring}
         body.pop("stream_options")
-        answer = checked(await self.server.post(_COMPLETIONS, body))
+        answer = _generated(await self.server.post(_COMPLETIONS, body))
         told = ((answer.json or {}).get("choices") or [{}])[0].get("prompt_logprobs")
         if not isinstance(told, list) or len(told) != len(sequence.prompt_ids):
             raise JobRefused("it told no log-probabilities of the prompt")
@@ -151,6 +154,13 @@ _SAME = (
     *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"),
     *("frequency_penalty", "ignore_eos", "stop_token_ids"),
 )
+
+
+def _generated(answer: Answer) -> Answer:
+    """The answer to a request for tokens. Raises also ServerAway: a model that is not there may come back."""
+    if answer.status == 404:
+        raise ServerAway(f"it does not serve the model: {complaint_of(answer)}")
+    return checked(answer)
 
 
 def num_together(sequence: Sequence, gap_s: float) -> int:

@@ -16,12 +16,13 @@ log = structlog.get_logger(__name__)
 
 #: How often the server is asked whether it is well, and how often one that is away.
 INTERVAL_S, AWAY_INTERVAL_S = 1.0, 0.2
-#: After so many looks its metrics are read.
-LOOKS_A_METRIC = 5
+#: After so many looks it is compared again, since a proxy may have put another one in its place, and its
+#: metrics are read.
+LOOKS_A_COMPARISON = 5
 
 
 class ServerWatch:
-    """Asks a server again and again. One that comes back has to serve the same model with the same ids."""
+    """Asks a server again and again. It has to serve the same model with the same ids, also when back."""
 
     def __init__(self, backend: Backend, served: ServedFacts) -> None:
         self._backend, self._served = backend, served
@@ -56,8 +57,9 @@ class ServerWatch:
         num_looks = 0
         while True:
             self._look_soon.clear()
-            await self._look(on_return)
-            if num_looks % LOOKS_A_METRIC == 0 and self.away_since_s is None:
+            is_long = num_looks % LOOKS_A_COMPARISON == 0
+            await self._look(on_return, is_long=is_long)
+            if is_long and self.away_since_s is None:
                 await self._read_metrics()
             num_looks += 1
             with suppress(TimeoutError):
@@ -67,16 +69,17 @@ class ServerWatch:
                     async with asyncio.timeout(INTERVAL_S):
                         await self._look_soon.wait()
 
-    async def _look(self, on_return: Callable[[], None]) -> None:
-        num_suspicions = self._num_suspicions  # those that come meanwhile stay
+    async def _look(self, on_return: Callable[[], None], *, is_long: bool) -> None:
+        num_suspicions = self._num_suspicions
         try:
-            await self._backend.check_health()
-            if self.is_there:
-                return
-            if self.away_since_s is not None:
-                await self._served.check_again(self._backend)
+            if self.is_there and not is_long:
+                await self._backend.check_health()
+            else:
+                await self._served.check_again(self._backend, is_back=self.away_since_s is not None)
         except (ServerAway, ServerFault, ServerBusy, BadInput) as error:
             self.note_away(error)
+            return
+        if self.is_there or num_suspicions < self._num_suspicions:  # those that came meanwhile stay
             return
         if self.away_since_s is not None:
             log.info("the engine's server is back", seconds=round(monotonic() - self.away_since_s, 3))
