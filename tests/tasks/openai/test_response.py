@@ -158,3 +158,12 @@ def test_a_completion_says_where_its_tokens_begin() -> None:
 def test_the_prompts_log_probabilities_stand_with_each_choice() -> None:
     found = body(COMPLETIONS, prompt_logprobs=(-0.1,), top_prompt_logprobs=(((3, -0.05),),))
     assert found["choices"][0]["prompt_logprobs"] == [None, {"logprob": -0.1, "top": {"token_id:3": -0.05}}]
+
+
+def test_offsets_count_the_prompt_in_front_of_an_output_also_where_it_has_no_scores() -> None:
+    prompt = {"prompt_ids": (1, 2), "prompt_text": "Hello"}
+    scores = {"logprobs": (-0.5, -0.25), "pieces": {5: " w", 6: "\u00c3\u00b6rld"}}
+    (choice,) = body(COMPLETIONS, **prompt, **scores)["choices"]
+    assert choice["text"] == "Hello wörld"
+    assert choice["logprobs"]["text_offset"] == [5, 7]
+    assert choice["logprobs"]["tokens"] == [" w", "örld"]

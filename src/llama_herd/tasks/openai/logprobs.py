@@ -171,12 +171,12 @@ class Echo:
     def before(self, choice: Mapping[str, Any]) -> dict[str, Any]:
         """A choice of a completion with the prompt in front of its text and of its scores."""
         prompt, output = self.logprobs, choice["logprobs"]
+        if output:
+            behind = [len(self.text) + offset for offset in output["text_offset"]]
+            output = {**output, "text_offset": behind}
         logprobs = prompt or output
         if prompt and output:
-            lists = ("tokens", "token_logprobs", "top_logprobs")
-            logprobs = {name: prompt[name] + output[name] for name in lists}
-            behind = [len(self.text) + offset for offset in output["text_offset"]]
-            logprobs["text_offset"] = prompt["text_offset"] + behind
+            logprobs = {name: prompt[name] + output[name] for name in output}
         return {**choice, "text": self.text + choice["text"], "logprobs": logprobs}
 
 
