@@ -163,3 +163,20 @@ def test_a_cancel_in_the_middle_of_a_call_keeps_what_was_written_of_it(redis: Re
         )
         last = [event for event in desk.events(job_id) if isinstance(event, Token)][-1]
         assert (last.i, last.ids, last.text) == (num_ids, (), "")
+
+
+@pytest.mark.redis
+def test_a_cancel_says_nothing_again_of_an_output_that_has_ended(redis: Redis) -> None:
+    """Its last event has said what was held of it."""
+    desk = Desk(redis)
+    attempt = desk.open("job", sampling={"n": 2})
+    attempt.stream.read_outputs(new_parser)
+    desk.start(attempt)
+    desk.publisher.put([*outputs(attempt, range(len(PIECES))), *outputs(attempt, range(1), choice=1)])
+    desk.send()
+    run_call(redis, desk.ledger.cancel("job"))
+    desk.publisher.put(list(outputs(attempt, range(1, 2), choice=1)))
+    desk.send()
+    result = desk.result("job")
+    assert result.finish_reason == "cancelled"
+    assert (result.choices or ())[0].content == Result.from_events(whole()).content

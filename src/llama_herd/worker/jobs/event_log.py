@@ -352,7 +352,7 @@ class EventLog:
                 chars[choice] += len(event.text)
         for choice, output in self._outputs.items():
             output.forget()
-            if output.reader is not None:
+            if output.reader is not None and choice in chars:  # others may have ended, and said all
                 output.reader.rewind(chars[choice])
         self.seq, self.num_ids = seq, num_ids
         self._gathering.clear()
