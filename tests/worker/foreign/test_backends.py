@@ -14,9 +14,9 @@ from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.foreign.backend import Backend, JobRefused, ServerFault
+from llama_herd.worker.foreign.backend import Backend, JobRefused, ServerBusy, ServerFault, generated
 from llama_herd.worker.foreign.figures import PARTS_OF_LATE, ForeignFigures
-from llama_herd.worker.foreign.http import ConnectionLost, HttpServer, ServerAway
+from llama_herd.worker.foreign.http import Answer, ConnectionLost, HttpServer, ServerAway
 from llama_herd.worker.foreign.llama_server import LlamaServer
 from llama_herd.worker.foreign.model import BACKENDS
 from llama_herd.worker.foreign.vllm import MAX_GATHERED, TokenStream, Vllm, num_together
@@ -174,6 +174,22 @@ def test_a_stream_without_an_end_is_lost_and_errors_in_it_are_errors(
     stream.write(EVENT % (5, b"null") + told + b"data: [DONE]\n\n")
     with pytest.raises(error):
         stream.outcome()
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, JobRefused),
+        (404, ServerAway),
+        (500, ServerFault),
+        (502, ConnectionLost),
+        (503, ServerBusy),
+        (504, ConnectionLost),
+    ],
+)
+def test_a_job_is_to_blame_for_what_is_its_own_alone(status: int, error: type[Exception]) -> None:
+    with pytest.raises(error, match="why"):
+        generated(Answer(status, b'{"error": {"message": "why"}}'))
 
 
 def test_a_text_without_ids_is_a_failure_and_no_empty_answer() -> None:

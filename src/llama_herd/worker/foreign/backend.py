@@ -11,7 +11,7 @@ from llama_herd.tasks.protocol.structured_outputs import FormKind, OutputForm
 from llama_herd.tasks.protocol.terms import Notices, Terms
 from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.sequence import Sequence
-from llama_herd.worker.foreign.http import Answer, HttpServer, ServerAway
+from llama_herd.worker.foreign.http import Answer, ConnectionLost, HttpServer, ServerAway
 
 #: How long a server may take to say that it is well, or what it serves; a busy one takes some time.
 HEALTH_S, FACTS_S = 10.0, 30.0
@@ -21,6 +21,8 @@ MAX_COMPLAINT = 300
 
 #: A server that cannot take a request now, and those of a key that is wrong: more than one job is concerned.
 BUSY, FORBIDDEN = (429, 503), (401, 403)
+#: What a proxy says of a server that does not answer.
+GONE = (502, 504)
 
 
 class KeyRefused(ServerAway):
@@ -156,6 +158,19 @@ def checked(answer: Answer) -> Answer:
     if answer.status in BUSY:
         raise ServerBusy(complaint)
     raise (JobRefused if answer.status < 500 else ServerFault)(complaint)
+
+
+def generated(answer: Answer) -> Answer:
+    """A checked answer to a request for tokens.
+
+    Raises also ServerAway where the model is not known, which may come back, and ConnectionLost where a proxy
+    says that its server has gone.
+    """
+    if answer.status == 404:
+        raise ServerAway(f"it does not serve the model: {complaint_of(answer)}")
+    if answer.status in GONE:
+        raise ConnectionLost(f"{answer.status}: {complaint_of(answer)}")
+    return checked(answer)
 
 
 def complaint_of(answer: Answer) -> str:

@@ -30,6 +30,7 @@ from llama_herd.worker.foreign.backend import (
     TakeTokens,
     checked,
     derived_seed,
+    generated,
 )
 from llama_herd.worker.foreign.http import ConnectionLost
 from llama_herd.worker.grammars.schema_places import Path, with_parts
@@ -108,7 +109,7 @@ class LlamaServer(Backend):
         num_cached: int | None = None
         while sequence.finish_reason is None:
             body = self._body(sequence)
-            told = checked(await self.server.post("/completion", body)).json
+            told = generated(await self.server.post("/completion", body)).json
             if not isinstance(told, dict) or not isinstance(told.get("tokens"), list):
                 raise ConnectionLost("the answer has no tokens")
             if num_cached is None:

@@ -21,10 +21,10 @@ from llama_herd.worker.foreign.backend import (
     TakeTokens,
     checked,
     complaint_in,
-    complaint_of,
     derived_seed,
+    generated,
 )
-from llama_herd.worker.foreign.http import Answer, ConnectionLost, HttpServer, ServerAway
+from llama_herd.worker.foreign.http import ConnectionLost, HttpServer
 from llama_herd.worker.grammars.served_forms import ServedConstraint
 
 #: A server without it has one queue, first come, first served, and says nothing of it.
@@ -112,7 +112,7 @@ class Vllm(Backend):
         body = self._body(sequence)
         if (num := num_together(sequence, gap_s)) > 1:
             body["stream_interval"] = num
-        _generated(await self.server.post(_COMPLETIONS, body, stream.write))
+        generated(await self.server.post(_COMPLETIONS, body, stream.write))
         return stream.outcome()
 
     async def _score(self, sequence: Sequence) -> None:
@@ -121,7 +121,7 @@ class Vllm(Backend):
         scoring = {"stream": False, "max_tokens": 1, "min_tokens": 0, "prompt_logprobs": num_top}
         body = {**self._body(sequence), "prompt": sequence.prompt_ids, **scoring}
         body.pop("stream_options")
-        answer = _generated(await self.server.post(_COMPLETIONS, body))
+        answer = generated(await self.server.post(_COMPLETIONS, body))
         told = ((answer.json or {}).get("choices") or [{}])[0].get("prompt_logprobs")
         if not isinstance(told, list) or len(told) != len(sequence.prompt_ids):
             raise JobRefused("it told no log-probabilities of the prompt")
@@ -154,13 +154,6 @@ _SAME = (
     *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"),
     *("frequency_penalty", "ignore_eos", "stop_token_ids"),
 )
-
-
-def _generated(answer: Answer) -> Answer:
-    """The answer to a request for tokens. Raises also ServerAway: a model that is not there may come back."""
-    if answer.status == 404:
-        raise ServerAway(f"it does not serve the model: {complaint_of(answer)}")
-    return checked(answer)
 
 
 def num_together(sequence: Sequence, gap_s: float) -> int:
