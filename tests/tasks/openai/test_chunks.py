@@ -113,6 +113,18 @@ def test_each_of_several_outputs_ends_once(endpoint: Endpoint) -> None:
     assert sum(one["finish_reason"] is not None for one in choices) == 3
 
 
+def test_openai_s_client_adds_up_several_outputs_in_whatever_order_they_begin() -> None:
+    from openai.lib.streaming.chat import ChatCompletionStreamState
+    from openai.types.chat import ChatCompletionChunk as ChatChunk
+
+    events = (token(2, "c", choice=2), token(3, "a", choice=0), token(4, "b", choice=1), end(5))
+    state: ChatCompletionStreamState[None] = ChatCompletionStreamState()
+    for chunk in chunks(CHAT, started(3), *events):
+        state.handle_chunk(ChatChunk.model_validate(chunk))
+    choices = state.get_final_completion().choices
+    assert [(one.index, one.message.content) for one in choices] == [(0, "a"), (1, "b"), (2, "c")]
+
+
 def test_scores_come_with_their_tokens_though_no_character_is_whole() -> None:
     scored = {"logprobs": (-0.5,), "top_logprobs": (((3, -0.5),),)}
     events = (token(2, "", 3, pieces={3: "\xc3"}, **scored), token(3, "é", 4, pieces={4: "\xa9"}, **scored))

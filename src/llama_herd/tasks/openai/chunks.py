@@ -25,8 +25,9 @@ GOOD_ENDS = ("stop", "length")
 class Chunks:
     """Turns one job's events, in order, into chunks.
 
-    Each output begins with its role, in a chat, and ends with its `finish_reason`. With `has_usage` the last
-    chunk has no outputs, but the tokens of the whole job. first: number of the job's first output.
+    In a chat the roles of all outputs come first, and in their order: OpenAI's client numbers outputs as they
+    begin. Each output ends with its `finish_reason`. With `has_usage` the last chunk has no outputs, but the
+    tokens of the whole job. first: number of the job's first output.
     """
 
     endpoint: Endpoint
@@ -34,7 +35,7 @@ class Chunks:
     model: str | None
     first: int = 0
     has_usage: bool = False
-    _begun: set[int] = field(default_factory=set)
+    _has_begun: bool = False
     _ended: set[int] = field(default_factory=set)
     _calling: set[int] = field(default_factory=set)  # outputs that have called a tool
     _cached_tokens: int | None = None
@@ -88,7 +89,7 @@ class Chunks:
         if event.tool_calls:
             self._calling.add(index)
         if words or event.logprobs is not None:
-            yield from self._begin(index)
+            yield from self._begin()
             offsets = self._offsets.setdefault(index, Offsets())
             scores = logprobs_of(self.endpoint, event, event.pieces, offsets)
             yield self._chunk(index, words, scores)
@@ -102,15 +103,15 @@ class Chunks:
         if self.has_usage:
             yield {**self._head, "choices": [], "usage": usage_object(end.usage, self._cached_tokens)}
 
-    def _begin(self, index: int) -> Iterator[dict[str, Any]]:
-        """An output's first chunk: in a chat it says who speaks."""
-        if index not in self._begun:
-            self._begun.add(index)
-            if self.endpoint == CHAT:
+    def _begin(self) -> Iterator[dict[str, Any]]:
+        """The first chunks of a chat's outputs: they say who speaks."""
+        if self.endpoint == CHAT and not self._has_begun:
+            self._has_begun = True
+            for index in range(self._num_choices):
                 yield self._chunk(index, {"role": "assistant", "content": "", "refusal": None})
 
     def _finish(self, index: int, reason: FinishReason, stop_reason: StopReason) -> Iterator[dict[str, Any]]:
-        yield from self._begin(index)
+        yield from self._begin()
         self._ended.add(index)
         told = finish_reason_of(reason, has_calls=index in self._calling)
         yield self._chunk(
