@@ -149,7 +149,7 @@ def test_a_worker_whose_results_stand_still_says_so_and_ends(
         assert AsyncResult(job, app=make_app(settings)).get(timeout=60)["finish_reason"] == "length"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP])
 def test_a_worker_that_is_still_loading_its_model_leaves_at_once(
     worker: TendedWorker,
     client: Client,
@@ -168,6 +168,21 @@ def test_a_worker_that_is_still_loading_its_model_leaves_at_once(
         worker.signal(number)
         assert worker.wait_for_end() == 0
         assert "critical" not in worker.log
+    finally:
+        worker.kill()
+
+
+def test_a_worker_of_nohup_outlives_its_terminal(worker: TendedWorker, client: Client) -> None:
+    heard = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        worker.start()
+    finally:
+        signal.signal(signal.SIGHUP, heard)
+    try:
+        worker.wait_until_ready().signal(signal.SIGHUP)
+        assert client.result(client.submit(**SHORT), timeout_s=30).worker == worker.name
+        assert worker.stop() == 0
+        assert "Restarting" not in worker.log
     finally:
         worker.kill()
 

@@ -13,12 +13,13 @@ from tests.chaos.sampling import LONG, SHORT
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
 
-def test_sigterm_lets_jobs_finish_within_the_grace(herd: Herd) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
+def test_a_signal_lets_jobs_finish_within_the_grace(herd: Herd, number: signal.Signals) -> None:
     """And it asks for no more of them meanwhile."""
     (leaving,) = herd.start_workers(1, grace_s=60, step_s=0.03)
     running = herd.jobs.submit(4, {**LONG, "max_tokens": 100})
     herd.jobs.wait_for(running, "n", 5)
-    leaving.signal(signal.SIGTERM)
+    leaving.signal(number)
     wait_until(lambda: herd.state_of(leaving) == "stopping", "signal heard")
     later = herd.jobs.submit(8, SHORT)
     assert leaving.wait_for_end() == 0

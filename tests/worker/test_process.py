@@ -1,6 +1,8 @@
 """What a worker does before and besides its work."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,27 @@ def test_a_worker_that_loses_a_thread_ends_and_says_which(tmp_path: Path) -> Non
     assert ended.returncode == EXIT_THREAD_DIED
     assert "intake" in ended.output
     assert "KeyError" in ended.output
+
+
+#: Hears a signal while it loads, and a second one as late in its end as can be.
+LEAVE = """
+import os, signal
+from llama_herd.worker.pool import EnginePool
+class Late:
+    def __del__(self, send=os.kill, own=os.getpid(), number=signal.SIGTERM):
+        send(own, number)
+late = Late()
+class Pool(EnginePool):
+    def start_service(self, worker):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("no signal was heard")
+Pool(initargs=(None, "one@here")).on_start()
+"""
+
+
+def test_a_second_signal_changes_nothing_of_the_end_of_a_worker_that_loads() -> None:
+    ended = subprocess.run([sys.executable, "-c", LEAVE], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_task_that_the_worker_does_not_have_goes_where_its_app_would_send_it() -> None:

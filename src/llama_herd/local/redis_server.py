@@ -41,7 +41,7 @@ def _end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
 
 #: For Popen's `preexec_fn`: on Linux the child ends with the thread that started it, however that ends.
 END_WITH_PARENT = _end_with_parent if sys.platform == "linux" else None
-#: The same by SIGTERM, for one that has to end its work.
+#: The same, but the child is asked to end.
 STOP_WITH_PARENT = partial(_end_with_parent, signal.SIGTERM) if sys.platform == "linux" else None
 
 

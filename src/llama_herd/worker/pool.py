@@ -48,6 +48,9 @@ SIZE_COMMANDS = ("pool_grow", "pool_shrink", "pool_restart", "autoscale")
 #: Threads for the few Celery tasks that are not generation, such as chord_unlock.
 NUM_SIDE_THREADS = 2
 
+#: Whether the process is not to hear that its terminal closes, as under nohup.
+_IS_DEAF_TO_HANGUP = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
 celery_config.hook_in()  # Celery loads its pool first
 
 
@@ -64,13 +67,14 @@ class EnginePool(BasePool):  # type: ignore[misc]
     _waker: HubWaker | None = None
     _told_s: float | None = None  # when a signal told it to stop, on the clock of time.monotonic
     _must_leave = False  # a signal has come before the model was loaded
-    _exit_code: int | None = None  # of a worker that has stopped
+    _exit_code: int | None = None  # of a worker that has stopped, or was told to before the model was loaded
 
     def on_start(self) -> None:
         """Load the model before the consumer starts, so that no message is taken before it can run."""
         self._does_debug = False  # the pool's debug line would show arguments, and so prompts
         self._side = ThreadPoolExecutor(NUM_SIDE_THREADS, thread_name_prefix="side")
         self._handle_stops(self._stop_loading)
+        atexit.register(self._end_process)
         control.Panel.data.update(dict.fromkeys(SIZE_COMMANDS, _refuse_size))
         gc.disable()  # what is imported lives to the end: to look through it again and again takes 0.2 s
         try:
@@ -83,7 +87,6 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._handle_stops(self._on_signal)
         signal.signal(signal.SIGALRM, _exit_late)
         signals.worker_shutdown.connect(self._note_exit_code, weak=False)
-        atexit.register(self._end_process)
         gc.collect()
         gc.freeze()  # what lives to the end: to look at all of it takes 80 ms, in which no stream goes on
         if self._must_leave:  # some library has swallowed the exit
@@ -169,13 +172,17 @@ class EnginePool(BasePool):  # type: ignore[misc]
         """Do nothing: a signal tells the intake of a revoke, and there is no process to kill."""
 
     def _handle_stops(self, handler: Callable[[int, Any], None]) -> None:
-        """Replace Celery's handlers, whose cold shutdown would store running jobs as to be retried."""
+        """Replace Celery's handlers, whose cold shutdown would store running jobs as to be retried.
+
+        That for SIGHUP begins the command anew, also under nohup, and not every command can be begun so.
+        """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             signal.signal(number, handler)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if _IS_DEAF_TO_HANGUP else handler)
 
     def _stop_loading(self, *_: Any) -> None:
         """Exit at once: before the model is loaded the worker has no jobs, and loading may take minutes."""
-        self._must_leave = True
+        self._must_leave, self._exit_code = True, 0
         raise SystemExit(0)
 
     def _on_signal(self, number: int, _: Any) -> None:
@@ -196,6 +203,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         """End the process of a worker that has stopped, without the interpreter's teardown.
 
         It frees all of torch, one object after the other: a second of a core, and several if others want it.
+        Handlers of signals are gone by then, so a second signal would be another end.
         """
         if self._exit_code is not None:
             with suppress(OSError, ValueError):  # closed, or nobody reads

@@ -117,7 +117,8 @@ import sys
 from llama_herd.cli.worker.children import DEFAULT_BACKOFF, Backoff, run_together
 from llama_herd.ops.logs import set_up_logs
 set_up_logs("json")
-dead, sleeper = [[sys.executable, "-c", code] for code in ("exit(1)", "import time; time.sleep(60)")]
+sleep = "import time; time.sleep(60); exit('outlived its parent')"
+dead, sleeper = [[sys.executable, "-c", code] for code in ("exit(1)", sleep)]
 sys.exit(run_together({"dead": dead, "sleeper": sleeper}, Backoff(first_s=600, most_s=600)))
 """
 
@@ -139,14 +140,14 @@ def test_a_signal_ends_them_also_while_one_waits_for_its_start(
 
 
 @pytest.mark.long
-def test_they_end_when_their_parent_is_killed(tmp_path: Path) -> None:
-    """Left alone, each would keep its card from the worker that is started next, and nobody would tend it."""
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_no_child_outlives_a_parent_that_hears_of_no_end(number: signal.Signals, tmp_path: Path) -> None:
+    """Both have the pipe of errors, which ends with the last of them."""
     (tmp_path / "parent.py").write_text(PARENT)
     with start_piped(["parent"], os.environ, tmp_path) as parent:
-        parent.stderr.readline()
-        (sleeper,) = psutil.Process(parent.pid).children()
-        parent.kill()
-    wait_until(lambda: not sleeper.is_running() or sleeper.status() == psutil.STATUS_ZOMBIE, "sleeper gone")
+        assert "child died" in parent.stderr.readline()
+        parent.send_signal(number)
+        assert parent.stderr.read() == ""
 
 
 @pytest.fixture

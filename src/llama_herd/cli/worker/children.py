@@ -46,9 +46,9 @@ def run_together(commands: Mapping[str, Sequence[str]], backoff: Backoff = DEFAU
     """Run the named commands side by side until all have ended for good, or a signal has ended them.
 
     SIGINT and SIGTERM are passed on to all children as SIGTERM, also a second one. After the first, no child
-    is started again. On Linux children get SIGTERM also when this process is killed. Returns the first exit
-    code other than 0 of children that were not started again; for a child that a signal killed it is 128 +
-    the signal's number.
+    is started again. On Linux children get SIGTERM, too, when this process is killed or its terminal closes.
+    Returns the first exit code other than 0 of children that were not started again; for a child that a
+    signal killed it is 128 + the signal's number.
     """
     children = [Child(name, command, backoff) for name, command in commands.items()]
 
