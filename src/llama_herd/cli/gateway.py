@@ -34,12 +34,16 @@ def gateway(
 
     from llama_herd.cli.gateway_collector import GatewayCollector
     from llama_herd.ops.exporter import Exporter
+    from llama_herd.ops.log_handler import LogHandler
     from llama_herd.ops.settings import ServedSettings
     from llama_herd.ops.systemd import tell_systemd_ready
     from llama_herd.tasks.feeder.batch_execution import BatchCount
-    from llama_herd.tasks.gateway.request_log import AnswerCount
+    from llama_herd.tasks.gateway.request_log import AnswerCount, JsonLogFormatter
     from llama_herd.tasks.gateway.serve import serve_gateway
 
+    handler = LogHandler()
+    handler.setFormatter(JsonLogFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
     answers, batches = AnswerCount(), BatchCount()
     exporter = Exporter.start(ServedSettings.read())  # of the ledger it tells what a worker would tell
     if exporter is not None:

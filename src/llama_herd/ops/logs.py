@@ -11,6 +11,7 @@ import redis
 import structlog
 
 from llama_herd.errors import HerdError
+from llama_herd.ops.log_handler import LogHandler
 from llama_herd.ops.settings import LogFormat
 from llama_herd.tasks.protocol.message import is_job_task
 
@@ -62,7 +63,7 @@ def set_up_logs(
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler()
+    handler = LogHandler()
     handler.addFilter(shorten_lost_acks)
     handler.addFilter(name_exceptions)
     handler.addFilter(name_job)

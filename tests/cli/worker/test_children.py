@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from structlog.testing import capture_logs
 
@@ -17,7 +16,6 @@ from llama_herd.errors import DeviceError
 from llama_herd.worker.process import EXIT_DEVICE_LOST
 from tests.cli.herd_command import environment
 from tests.local.forked_python import start_piped
-from tests.local.processes import wait_until
 
 
 def child(code: str) -> list[str]:

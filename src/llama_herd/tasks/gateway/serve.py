@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import logging
 import resource
 import signal
 import sys
@@ -20,7 +19,7 @@ from llama_herd.tasks.feeder.batch_execution import BatchCount
 from llama_herd.tasks.gateway.app import make_gateway_app
 from llama_herd.tasks.gateway.guarded_protocol import GuardedProtocol
 from llama_herd.tasks.gateway.identity import NO_KEYS
-from llama_herd.tasks.gateway.request_log import AnswerCount, JsonLogFormatter
+from llama_herd.tasks.gateway.request_log import AnswerCount
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.stored_api_keys import num_keys
@@ -46,9 +45,6 @@ def serve_gateway(
     access = "" if has_keys else f", closed: {NO_KEYS}"
     if settings.gateway_open:
         access = f", open: everybody on this machine is operator of the tenant {settings.tenant}"
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonLogFormatter())
-    logging.basicConfig(handlers=[handler], level=logging.INFO)
     gc.freeze()
     gc.set_threshold(*COLLECT_AT)
 
