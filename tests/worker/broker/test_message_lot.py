@@ -90,6 +90,17 @@ def test_one_look_takes_a_lot_and_no_more_than_there_are_places(redis: Redis, co
     assert redis.llen(QUEUE) == 100 - MAX_MESSAGES - 20
 
 
+def test_messages_of_one_tag_take_a_place_each(redis: Redis, connection: Connection) -> None:
+    push(redis, *["same"] * 100)
+    reader = Reader(connection, prefetch=20)
+    assert (len(reader.read()), reader.channel.has_room) == (20, False)
+    assert redis.llen(QUEUE) == 80
+    for one in reader.messages:
+        one.ack()
+    assert reader.channel.has_room
+    assert not redis.exists(NOTES, TIMES)
+
+
 def test_each_is_noted_as_kombu_notes_it(redis: Redis, connection: Connection) -> None:
     push(redis, *"abc")
     reader = Reader(connection)

@@ -4,6 +4,7 @@ from collections import Counter
 from contextlib import suppress
 from time import time
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import structlog
 from kombu.asynchronous import get_event_loop
@@ -45,6 +46,8 @@ class RawMessage(virtual.Message):  # type: ignore[misc]
     def __init__(self, payload: Any, channel: "QueueChannel", **options: Any) -> None:
         """A message of remote control comes by no queue, and goes back to none."""
         properties = payload["properties"]
+        if properties["delivery_tag"] in channel.qos._delivered:  # under one tag all would count as one held
+            properties["delivery_tag"] = str(uuid4())
         place = {"exchange": "", "routing_key": channel.queue_read}
         properties["delivery_info"] = {**properties["delivery_info"], **place}
         payload["headers"] = {**payload["headers"], "argsrepr": "()", "kwargsrepr": "{}"}
