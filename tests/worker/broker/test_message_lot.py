@@ -11,7 +11,7 @@ from kombu.asynchronous import Hub, set_event_loop
 from kombu.message import Message
 from redis import Redis
 from redis.client import Pipeline
-from redis.exceptions import ConnectionError
+from redis.exceptions import ConnectionError, ReadOnlyError
 from structlog.testing import capture_logs
 
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
@@ -141,6 +141,19 @@ def hub() -> Iterator[Hub]:
     yield hub
     hub.close()
     set_event_loop(None)
+
+
+def test_a_connection_that_cannot_be_used_is_closed(redis: Redis, connection: Connection, hub: Hub) -> None:
+    """By a worker that connects again while Redis is a replica: once more in each moment, for as long as that."""
+    before = len(redis.client_list())
+    assert connection.default_channel
+    redis.replicaof("127.0.0.1", "1")
+    try:
+        with pytest.raises(ReadOnlyError):
+            connection.transport.register_with_event_loop(connection.connection, hub)
+    finally:
+        redis.replicaof("no", "one")
+    wait_until(lambda: len(redis.client_list()) == before, "no connection is left")
 
 
 def num_calls(redis: Redis, command: str) -> int:

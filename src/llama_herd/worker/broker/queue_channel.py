@@ -257,3 +257,11 @@ class QueueTransport(redis_transport.Transport):  # type: ignore[misc]
     """kombu's Redis transport with the guarded channel."""
 
     Channel = QueueChannel
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Have the loop read a new connection, or close it: Celery forgets one that this fails for."""
+        try:
+            super().register_with_event_loop(connection, loop)
+        except RedisError:
+            self.close_connection(connection)
+            raise
