@@ -144,7 +144,7 @@ def hub() -> Iterator[Hub]:
 
 
 def test_a_connection_that_cannot_be_used_is_closed(redis: Redis, connection: Connection, hub: Hub) -> None:
-    """By a worker that connects again while Redis is a replica: once more in each moment, for as long as that."""
+    """By a worker that connects anew while Redis is a replica: again in each moment, while that lasts."""
     before = len(redis.client_list())
     assert connection.default_channel
     redis.replicaof("127.0.0.1", "1")
@@ -154,6 +154,16 @@ def test_a_connection_that_cannot_be_used_is_closed(redis: Redis, connection: Co
     finally:
         redis.replicaof("no", "one")
     wait_until(lambda: len(redis.client_list()) == before, "no connection is left")
+
+
+def test_a_full_redis_lets_a_worker_connect(redis: Redis, connection: Connection, hub: Hub) -> None:
+    push(redis, "a")
+    redis.config_set("maxmemory", 1)
+    try:
+        assert Reader(connection).read() == ["a"]
+        connection.transport.register_with_event_loop(connection.connection, hub)
+    finally:
+        redis.config_set("maxmemory", 0)
 
 
 def num_calls(redis: Redis, command: str) -> int:

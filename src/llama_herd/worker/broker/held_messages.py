@@ -113,13 +113,17 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
         return Counter(message.delivery_info["routing_key"] for message in held)
 
     def restore_visible(self, *args: Any, **options: Any) -> None:
-        """Put back what nobody holds any more, at each call: by itself kombu does so at every tenth."""
+        """Put back what nobody holds any more, at each call: by itself kombu does so at every tenth.
+
+        A Redis that is full does nothing of it.
+        """
         held = {tag: time() for tag in self._delivered if tag not in self._dirty}
-        if held:
-            # Not by the channel's client, whose connection waits for a message. No tag that is acked by now.
-            with suppress(OutOfMemoryError), self.channel.conn_or_acquire() as client:
-                client.zadd(self.unacked_index_key, held, xx=True)
-        super().restore_visible(*args, **{**options, "interval": 1})
+        with suppress(OutOfMemoryError):
+            if held:
+                # Not by the channel's client, whose connection waits for a message. No tag that is acked.
+                with self.channel.conn_or_acquire() as client:
+                    client.zadd(self.unacked_index_key, held, xx=True)
+            super().restore_visible(*args, **{**options, "interval": 1})
 
     def restore_by_tag(self, tag: str | bytes, *args: Any, **options: Any) -> None:
         """Put a message back. If its queue's key is no longer a list, log it and go on with the others."""

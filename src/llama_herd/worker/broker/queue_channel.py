@@ -16,7 +16,7 @@ from kombu.transport import redis as redis_transport
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
 from redis import Redis
-from redis.exceptions import DataError, RedisError, ResponseError
+from redis.exceptions import DataError, OutOfMemoryError, RedisError, ResponseError
 
 from llama_herd.tasks.app import app
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
@@ -132,9 +132,11 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         return 0
 
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
-        """Announce a queue to senders. A spoilt binding must not keep a worker from starting."""
+        """Announce a queue to senders. A spoilt binding or a full Redis must keep no worker from starting."""
         try:
             super()._queue_bind(exchange, routing_key, pattern, queue)
+        except OutOfMemoryError:
+            log.warning("queue not announced to senders, Redis is full", queue=queue)
         except ResponseError as error:
             if not is_wrong_type(error):
                 raise
