@@ -241,6 +241,23 @@ def test_who_stops_takes_no_more_than_it_was_given(
     assert not redis.exists(NOTES)
 
 
+def test_no_lot_comes_of_a_queue_that_is_paused_while_redis_waits(
+    redis: Redis, connection: Connection
+) -> None:
+    reader = Reader(connection)
+    reader.consumer.add_queue(Queue("herd.n", Exchange("herd.n"), "herd.n"))
+    reader.consumer.consume()
+    reader.channel.brpop_timeout = 60
+    push(redis, "first")
+    assert reader.read() == ["first"], "so it is the last in turn, and may give all"
+    with pytest.raises(TimeoutError):
+        connection.drain_events(timeout=0.1)  # a BRPOP waits from now on
+    reader.channel.paused_queues = {QUEUE}
+    push(redis, *"abc")
+    assert reader.read() == ["a"]
+    assert redis.llen(QUEUE) == 2
+
+
 OTHERS = [
     *(message("x", "x" * MAX_BYTES), message(7), message(), message("é"), message("x" * 129), "[]", "{", ""),
     message("x_").encode().replace(b"x_", b"x\xc3"),
