@@ -98,7 +98,7 @@ def test_weights_are_moved_before_it_is_over(
 
 def test_nothing_of_it_remains_but_the_steps(tiny_settings: WorkerSettings, redis_url: str) -> None:
     with started(tiny_settings, redis_url) as service:
-        wait_until(lambda: not service.standing.status().running, "the figures of its last step")
+        wait_until(lambda: not (now := service.standing.status()).running and not now.waiting, "its end")
         cache, status = model_of(service).cache, service.standing.status()
         assert cache.pages.num_free == cache.pages.num_pages
         assert cache.prefixes.num_queried_tokens == 0
