@@ -118,7 +118,8 @@ class Helper:
         """The answer to a request; a process that gives none in time, or goes over a limit, is ended."""
         answer = HelperAnswer("late", f"takes longer than {timeout_s:g} s")
         try:
-            self._connection.send_bytes(json.dumps(request).encode())
+            with suppress(BrokenPipeError, ConnectionResetError):  # it may have answered before it had all
+                self._connection.send_bytes(json.dumps(request).encode())
             if self._connection.poll(timeout_s):
                 most = JSON_BYTES * self._limits.max_chars + 1_000
                 answer = HelperAnswer(*json.loads(self._connection.recv_bytes(most)))
@@ -203,8 +204,9 @@ def answer_requests(start: Callable[[HelperLimits], Callable[..., HelperAnswer]]
         most = num_pages * resource.getpagesize() + limits.memory_bytes
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold prompts
-        connection.send_bytes(json.dumps(HelperAnswer("ready")).encode())
-        while True:
+        found = HelperAnswer("ready")
+        while not found.is_over_limit:  # after that it may stand in the middle of a request
+            connection.send_bytes(json.dumps(found).encode())
             try:
                 request: list[Any] = json.loads(connection.recv_bytes())
                 signal.setitimer(signal.ITIMER_PROF, limits.cpu_s)
@@ -213,4 +215,4 @@ def answer_requests(start: Callable[[HelperLimits], Callable[..., HelperAnswer]]
                 found = HelperAnswer("limit", f"needs more than {limits.memory_bytes:,} bytes of memory")
             finally:
                 signal.setitimer(signal.ITIMER_PROF, 0)
-            connection.send_bytes(json.dumps(found).encode())
+        connection.send_bytes(json.dumps(found).encode())
