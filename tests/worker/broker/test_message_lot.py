@@ -258,6 +258,20 @@ def test_no_lot_comes_of_a_queue_that_is_paused_while_redis_waits(
     assert redis.llen(QUEUE) == 2
 
 
+def test_a_queue_that_is_read_no_longer_gives_no_lot(redis: Redis, connection: Connection) -> None:
+    """As Celery's `cancel_consumer` asks for it."""
+    reader = Reader(connection)
+    reader.channel.brpop_timeout = 60
+    with pytest.raises(TimeoutError):
+        connection.drain_events(timeout=0.1)  # a BRPOP waits from now on
+    reader.consumer.cancel()
+    before = num_calls(redis, "lindex")
+    push(redis, *"abc")
+    connection.drain_events(timeout=60)
+    assert num_calls(redis, "lindex") == before, "only what Redis has given already is put back"
+    assert (reader.messages, redis.llen(QUEUE), redis.exists(NOTES)) == ([], 3, 0)
+
+
 OTHERS = [
     *(message("x", "x" * MAX_BYTES), message(7), message(), message("é"), message("x" * 129), "[]", "{", ""),
     message("x_").encode().replace(b"x_", b"x\xc3"),

@@ -210,11 +210,11 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         """Take what waits behind the message that was just read, in one round trip.
 
         Of several queues this one gives no more than is its turn, and nothing more where messages for later
-        are counted. A worker that stops takes no more, nor does it of a queue that was paused meanwhile: it
+        are counted. A worker that stops takes no more, nor of a queue that it has left or that is paused: it
         only reads what Redis has given it already.
         """
         queue, num_in_hand = self.queue_read, self._num_in_hand
-        if self._closing or not self.has_room or queue in self.paused_queues or self._counts_later:
+        if self._closing or not self.has_room or queue not in self.unpaused_queues or self._counts_later:
             return
         most = min(MAX_MESSAGES, self.qos.can_consume_max_estimate() or MAX_MESSAGES)
         places = self._places_now.left_to(queue, self.active_queues, num_in_hand)
