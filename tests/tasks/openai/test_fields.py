@@ -16,6 +16,7 @@ from llama_herd.tasks.settings import Settings
 from tests.openai_types import fields_of, values_of, variants_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "openai.md"
+BATCH = PAGE.with_name("batch.md")
 ROW = re.compile(r"^\| `([a-z_.]+)` \| (taken|ignored|refused|only `.+?`)(?:: (.+))? \|$", re.MULTILINE)
 #: How many fields the types have, and what becomes of them: a new one wants a decision.
 COUNTS = {
@@ -110,6 +111,11 @@ def test_what_the_page_tells_is_what_is_done(endpoint: Endpoint) -> None:
             assert message.startswith(f"{name}: not supported"), name
         if outcome != "taken":
             assert why, f"{name}: why?"
+
+
+def test_the_page_of_batches_tells_which_of_these_fields_their_rows_lack() -> None:
+    (lacking,) = re.findall(r"\(openai\.md\), but .*? not (.*?), which", BATCH.read_text(), re.S)
+    assert set(re.findall(r"`(\w+)`", lacking)) == set(OWN_FIELDS)
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
