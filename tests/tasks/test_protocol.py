@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.tasks.ledger.script import kept_scripts
+from llama_herd.tasks.ledger.script import all_scripts, kept_scripts
+from llama_herd.tasks.protocol.events import End, Started, Token, Vectors
 from llama_herd.tasks.protocol.message import TAG_GAP, Envelope
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
@@ -34,7 +35,23 @@ def places(message: dict[str, Any]) -> set[str]:
     return {f"{name}.{field}" for name, inner in fields.items() for field in inner}
 
 
+def section(title: str) -> str:
+    """What stands on the page below a heading."""
+    return PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def test_the_page_names_every_field_of_an_event() -> None:
+    named = set(re.findall(r"[`\"]([a-z0-9_]+)[`\"]", section("Events")))
+    missing = {kind: kind.model_fields.keys() - named for kind in (Started, Token, Vectors, End)}
+    assert not any(missing.values()), missing
+
+
+def test_the_page_names_no_script_that_is_not_there() -> None:
+    named = re.findall(r"^\| ([A-Z_]+) \|", section("Scripts"), re.MULTILINE)
+    assert len(named) == len(set(named)) > 20
+    assert {name.lower() for name in named} <= {script.name for script in all_scripts()}
+
+
 def test_the_page_lists_every_code_of_an_error() -> None:
-    (_, section), *_ = [part.split("\n", 1) for part in PAGE.split("\n## ") if part.startswith("Error codes")]
-    listed = re.findall(r"^\| `(\w+)` \| (.*) \| (yes|no) \|$", section, re.MULTILINE)
+    listed = re.findall(r"^\| `(\w+)` \| (.*) \| (yes|no) \|$", section("Error codes"), re.MULTILINE)
     assert listed == [(code, code.meaning, "yes" if code.retriable else "no") for code in ErrorCode]
