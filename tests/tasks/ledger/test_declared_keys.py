@@ -1,5 +1,7 @@
 """Scripts declare the keys that they touch, but for those that say so: other servers ask for it."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +17,12 @@ from llama_herd.worker.broker.message_lot import take_messages
 from tests.tasks.herd import QUEUE, Herd
 from tests.tasks.ledger.watched_scripts import NOTES
 
-#: Those that find names in what they read, and act on them in the same call: see docs/decisions/0020.
-BUILDERS = {"sweep", "queues", "listing", "gather", "owed"}
+DECISION = Path(__file__).parents[3] / "docs" / "decisions" / "0020-one-herd-a-redis.md"
 
 
-def test_the_scripts_that_build_names_are_known() -> None:
-    assert {script.name for script in all_scripts() if script.head.builds_keys} == BUILDERS
+def test_the_decision_lists_the_scripts_that_find_names_and_act_on_them_in_one_call() -> None:
+    listed = re.findall(r"^  - ([A-Z]+) ", DECISION.read_text(), re.MULTILINE)
+    assert {script.name.upper() for script in all_scripts() if script.head.builds_keys} == {*listed}
 
 
 def test_a_script_that_builds_names_says_so_in_its_first_line() -> None:
