@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from pydantic import AliasChoices
 from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings
 
 from llama_herd.tasks.gateway.settings import GatewaySettings
+from llama_herd.tasks.settings_files import secret_variables
 from llama_herd.worker.settings import WorkerSettings
 
 ROOT = Path(__file__).parent.parent
@@ -49,6 +51,11 @@ def test_the_comment_above_a_setting_is_its_description(name: str, field: FieldI
     above = re.search(rf"((?:^# .*\n)+)#{name}=", EXAMPLE, re.MULTILINE)
     assert above, f"no comment above {name}"
     assert str(field.description) in above[1]
+
+
+@pytest.mark.parametrize("kind", [WorkerSettings, GatewaySettings])
+def test_a_secret_says_which_variable_names_its_file(kind: type[BaseSettings]) -> None:
+    assert [name for name in secret_variables(kind) if name not in EXAMPLE] == []
 
 
 def test_only_compose_reads_the_other_variables() -> None:
