@@ -22,7 +22,8 @@ def gateway(
 ) -> None:
     """Serve OpenAI's API, and jobs with their events, over the queue.
 
-    It has no model and no state: run as many as you like. Who calls needs a key (herd keys create).
+    It has no model, and no state but the files of batches: run as many as you like. Who calls needs a key
+    (herd keys create).
     """
     from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.extras import need_extra

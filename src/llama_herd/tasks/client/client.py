@@ -82,7 +82,7 @@ class Client(AbstractContextManager["Client"]):
         traceparent: str | None = None,
         **fields: Unpack[SubmitFields],
     ) -> str:
-        """Enqueue a job, given as a GenerationJob or an EmbeddingJob, or by its fields, and return its id.
+        """Enqueue a job, given whole or by its fields, and return its id.
 
         Submitting the same job under the same `job_id` again changes nothing, so a call may be repeated. The
         same job is one that is equal in every field, times included. An `idempotency_key` is a name of your
@@ -114,7 +114,7 @@ class Client(AbstractContextManager["Client"]):
             for outcome in client.submit_many(jobs):
                 print(outcome.job_id, outcome.error or "accepted")
 
-        A job is a mapping of the arguments that `submit` takes, or a job of either kind. It is accepted or
+        A job is a mapping of the arguments that `submit` takes, or a job of any kind. It is accepted or
         refused by itself: its outcome has its id, or the error that `submit` would raise.
 
         Jobs are read and sent as you iterate, up to `lot` of them (1 to 1,000) and 4 MiB in one round trip;

@@ -150,7 +150,7 @@ class Notices(StrictModel):
     ] = Field(
         default={},
         max_length=MAX_NOTES,
-        description="The client's own notes. They are kept with the job; nothing else is done with them.",
+        description="The client's own notes, kept with the job; jobs that have ended are found by them.",
     )
     webhook: str | None = Field(
         default=None,

@@ -1,4 +1,4 @@
-"""A worker's report, once a second, for `herd status` and other readers."""
+"""A worker's report, each second or three, for `herd status` and other readers."""
 
 import json
 from collections.abc import Collection, Mapping
