@@ -18,10 +18,8 @@ from django.http import HttpRequest, HttpResponseBase, JsonResponse, StreamingHt
 from django.urls import path
 from django.views.decorators.http import require_GET, require_POST
 
-from llama_herd.errors import HerdError
+from llama_herd import Client, GenerationJob, HerdError, Settings
 from llama_herd.http_status import http_headers, http_status
-from llama_herd.tasks import Client, GenerationJob
-from llama_herd.tasks.settings import Settings
 
 settings.configure(ALLOWED_HOSTS=["localhost", "127.0.0.1"], ROOT_URLCONF=__name__)
 django.setup()

@@ -12,10 +12,8 @@ from typing import Annotated
 from fastapi import FastAPI, Header, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from llama_herd.errors import HerdError
+from llama_herd import AsyncClient, GenerationJob, HerdError, Settings
 from llama_herd.http_status import http_headers, http_status
-from llama_herd.tasks import AsyncClient, GenerationJob
-from llama_herd.tasks.settings import Settings
 
 settings = Settings.read()
 herd = AsyncClient(settings=settings)

@@ -6,12 +6,9 @@ python examples/tool_calls.py
 """
 
 import json
-import os
 from typing import Any
 
-from llama_herd.tasks import Client
-
-url = os.environ.get("HERD_REDIS_URL", "redis://127.0.0.1:6379/0")
+from llama_herd import Client
 
 WEATHER = {
     "type": "function",
@@ -33,7 +30,7 @@ def get_weather(city: str) -> dict[str, Any]:
 
 
 messages: list[Any] = [{"role": "user", "content": "What is the weather in Oslo?"}]
-with Client(url) as client:
+with Client() as client:
     asked = client.submit(
         messages=messages, tools=[WEATHER], tool_choice="required", parallel_tool_calls=False
     )

@@ -177,7 +177,7 @@ def test_a_batch_in_python_says_how_it_stands(url: str) -> None:
 
 def test_each_row_of_a_file_gets_an_object(url: str, tmp_path: Path) -> None:
     run_shell(documented("sh"), url, tmp_path)
-    with (tmp_path / "out.csv").open() as file:
+    with (tmp_path / "animals.csv").open() as file:
         animals = [json.loads(row["text"]) for row in csv.DictReader(file)]
     assert [animal.keys() for animal in animals] == [{"kind", "legs"}] * 2
     assert {animal["kind"] for animal in animals} <= {"fox", "owl"}
