@@ -9,6 +9,8 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.ledger.script import all_scripts, kept_scripts
 from llama_herd.tasks.protocol.events import End, Started, Token, Vectors
 from llama_herd.tasks.protocol.message import TAG_GAP, Envelope
+from llama_herd.tasks.protocol.terms import MAX_NOTES
+from llama_herd.worker.jobs.stream_reader import ECHO_BYTES, EVENT_BYTES, SCORE_BYTES, TOKEN_BYTES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
 
@@ -50,6 +52,13 @@ def test_the_page_names_no_script_that_is_not_there() -> None:
     named = re.findall(r"^\| ([A-Z_]+) \|", section("Scripts"), re.MULTILINE)
     assert len(named) == len(set(named)) > 20
     assert {name.lower() for name in named} <= {script.name for script in all_scripts()}
+
+
+def test_the_page_tells_what_a_job_may_cost() -> None:
+    words = " ".join(section("What a job costs").split())
+    assert f" {TOKEN_BYTES + EVENT_BYTES} bytes a token, {SCORE_BYTES:,} more with all scores" in words
+    assert f" {ECHO_BYTES} for each byte and each token of the longest prompt" in words
+    assert f"its metadata: {MAX_NOTES} notes" in words
 
 
 def test_the_page_lists_every_code_of_an_error() -> None:
