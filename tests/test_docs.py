@@ -15,7 +15,8 @@ import llama_herd
 from llama_herd.cli.app import app
 
 ROOT = Path(__file__).parent.parent
-NAMES = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.M)
+API = ROOT / "docs" / "api.md"
+NAMES = re.findall(r"^::: (\S+)$", API.read_text(), re.M)
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
 
@@ -41,6 +42,14 @@ def test_every_exported_name_is_on_the_page() -> None:
         and not any(getattr(home, name, None) is own for home in homes)
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize("client", [llama_herd.Client, llama_herd.AsyncClient])
+def test_the_page_tells_what_each_method_of_a_client_is_for(client: type) -> None:
+    rows = re.findall(r"^\| (`.+?`) \|", API.read_text(), re.M)
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    methods = [name for name in dir(client) if name[0] != "_" and callable(getattr(client, name))]
+    assert sorted(named) == methods
 
 
 @pytest.mark.parametrize("name", NAMES)
