@@ -51,10 +51,11 @@ def nested(kind: Any) -> set[str]:
 @cache
 def told(endpoint: Endpoint) -> dict[str, tuple[str, str]]:
     """What the page says of each field of an endpoint."""
-    section = PAGE.read_text().partition(f"## `{endpoint}`\n")[2].partition("\n## ")[0]
-    rows = ROW.findall(section)
+    sections = re.findall(r"^## (`.+`)\n((?:(?!^## ).*\n)*)", PAGE.read_text(), re.MULTILINE)
+    text = "".join(rest for title, rest in sections if f"`{endpoint}`" in title)
+    rows = ROW.findall(text)
     found = {name: (outcome, why) for name, outcome, why in rows}
-    assert len(found) == len(rows) == section.count("\n| `")
+    assert len(found) == len(rows) == text.count("\n| `")
     return found
 
 
