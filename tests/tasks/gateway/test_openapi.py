@@ -51,6 +51,13 @@ def references(value: Any) -> set[str]:
     return set().union(*map(references, value)) if isinstance(value, list) else set()
 
 
+def test_every_route_stands_in_the_docs() -> None:
+    text = DOCS.read_text() + DOCS.with_name("batches.md").read_text()
+    told = re.findall(r"(?<![\w.])/[\w/{}]+", re.sub(r"\{\w+\}", "{}", text))
+    paths = [re.sub(r"\{\w+\}", "{}", path) for one in OPERATIONS for path in one.paths]
+    assert [path for path in paths if path not in told] == []
+
+
 @pytest.mark.long
 def test_every_status_of_an_error_stands_in_the_docs() -> None:
     told = re.findall(r"^\| ([\d, ]+) \|", DOCS.read_text(), re.MULTILINE)
