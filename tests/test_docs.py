@@ -1,23 +1,30 @@
 """The page of the Python client names all that the package exports; and every link leads somewhere."""
 
 import re
+import tomllib
+from collections.abc import Iterable
 from importlib import import_module
 from inspect import get_annotations
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer
 from pydantic import BaseModel
 
 import llama_herd
-from llama_herd.cli.app import app
+from llama_herd.cli.app import EXIT_BAD_INPUT, app
+from llama_herd.tasks.protocol.worker_status import WorkerState
+from llama_herd.tasks.security.acl import Role
+from llama_herd.tasks.security.api_keys import KeyRole
+from llama_herd.worker import process
 
 ROOT = Path(__file__).parent.parent
 API = ROOT / "docs" / "api.md"
 NAMES = re.findall(r"^::: (\S+)$", API.read_text(), re.M)
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def found(name: str) -> object:
@@ -79,6 +86,29 @@ def test_every_link_leads_to_a_file_and_a_heading_that_are_there(page: Path) -> 
         goal = page.parent / name if name else page
         assert goal.is_file(), name  # a folder is no page of the site
         assert not anchor or anchor in anchors(goal), f"{name}#{anchor}"
+
+
+#: Lists of the code, and the pages whose tables have a row for each name, at its beginning.
+LISTS: dict[str, tuple[str, Iterable[object]]] = {
+    "states of workers": ("security", get_args(WorkerState)),
+    "roles of users of Redis": ("security", Role),
+    "roles of keys": ("gateway", KeyRole),
+    "extras": ("decisions/dependencies", PROJECT["optional-dependencies"]),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_each_name_of_a_list_has_a_row(name: str) -> None:
+    page, names = LISTS[name]
+    cells = re.findall(r"^\| ([^|]+) \|", (ROOT / "docs" / f"{page}.md").read_text(), re.M)
+    told = {word for cell in cells for word in re.split(r"[`, ]+", cell)}
+    assert [str(one) for one in names if str(one) not in told] == []
+
+
+def test_the_page_of_alarms_tells_every_exit_code() -> None:
+    told = re.findall(r"^\|[^|]*\| (\d[\d, ]*) \|", (ROOT / "docs" / "operate.md").read_text(), re.M)
+    codes = {code for name, code in vars(process).items() if name.startswith("EXIT_")} | {EXIT_BAD_INPUT}
+    assert {int(code) for row in told for code in row.split(", ")} == codes
 
 
 HERD: Any = typer.main.get_command(app)

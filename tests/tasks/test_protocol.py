@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_herd.error_code import ErrorCode
+from llama_herd.tasks.ledger import keys
 from llama_herd.tasks.ledger.script import all_scripts, kept_scripts
 from llama_herd.tasks.protocol.events import End, Started, Token, Vectors
 from llama_herd.tasks.protocol.message import TAG_GAP, Envelope
@@ -40,6 +41,14 @@ def places(message: dict[str, Any]) -> set[str]:
 def section(title: str) -> str:
     """What stands on the page below a heading."""
     return PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def test_the_page_has_a_row_for_every_key() -> None:
+    kinds = "hash|stream|channel|zset|set|string|lists"
+    listed = re.findall(rf"^(\S+) +(?:{kinds}) ", str(keys.__doc__), re.MULTILINE)
+    named = re.findall(r"`([^`]+)`", section("Keys").replace("`…:", "`herd:<tenant>:"))
+    assert len(listed) > 30
+    assert [key for key in listed if key not in named] == []
 
 
 def test_the_page_names_every_field_of_an_event() -> None:
