@@ -7,6 +7,7 @@ from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.tasks.ledger import reports
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
@@ -59,8 +60,9 @@ def telling_gateway(redis: Redis, lasting_telling_gateway: GatewayThread) -> Ite
 
 
 @pytest.fixture
-def herd(redis: Redis) -> Herd:
-    """What workers do, by hand; one of them has said that it serves `tales`."""
+def herd(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Herd:
+    """What workers do, by hand; one of them has said that it serves `tales`, and says it no more."""
+    monkeypatch.setattr(reports, "WORKER_TTL_S", 600)
     status = WorkerStatus(name="w", state="ready", model="tales", device="none", slots=1)
     run_call(redis, Reports().report_worker(status))
     return Herd(redis, Ledger(lease_ms=60_000, worker="w"))
