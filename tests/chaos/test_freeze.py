@@ -16,6 +16,8 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
 #: Takes messages for lost soon, and its jobs last until the test has seen what it wants to see.
 IMPATIENT = Sabotage(visibility_s=VISIBILITY_S, step_s=0.1)
+#: The line of the log about a job whose writes are refused.
+LEFT = "job left this worker"
 
 
 def test_a_zombies_writes_are_refused_and_it_takes_over_when_the_new_owner_dies(herd: Herd) -> None:
@@ -27,7 +29,7 @@ def test_a_zombies_writes_are_refused_and_it_takes_over_when_the_new_owner_dies(
         (successor,) = herd.start_workers(1, step_s=0.03)  # slow, lest it be done before it is killed
         herd.jobs.wait_for(job_ids, "epoch", 2)
         herd.jobs.wait_for_progress(job_ids)
-    wait_until(lambda: zombie.log.count("job was lost") == len(job_ids), "the zombie's writes refused")
+    wait_until(lambda: zombie.log.count(LEFT) == len(job_ids), "the zombie's writes refused")
     herd.jobs.wait_for_progress(job_ids, SOUND_TOKENS)  # lest they go on one by one, as suspects do
     successor.kill()
     herd.jobs.results()
@@ -45,7 +47,7 @@ def test_a_zombie_without_a_chance_leaves_its_jobs_and_their_messages_alone(herd
     (successor,) = herd.start_workers(1)
     assert {result.worker for result in herd.jobs.results()} == {successor.name}
     zombie.signal(signal.SIGCONT)
-    wait_until(lambda: zombie.log.count("job was lost") == len(job_ids), "the zombie's writes refused")
+    wait_until(lambda: zombie.log.count(LEFT) == len(job_ids), "the zombie's writes refused")
     assert {result.worker for result in herd.jobs.results()} == {successor.name}
 
 
@@ -62,7 +64,7 @@ def test_a_zombie_leaves_messages_alone_that_kombu_has_given_to_its_successor(he
         wait_until(lambda: num_put_back(herd) >= num_before + len(tags), "kombu has put all back")
         herd.jobs.wait_for(job_ids, "epoch", 2)
         assert tags <= held(herd)
-    wait_until(lambda: zombie.log.count("job was lost") == len(job_ids), "the zombie's writes refused")
+    wait_until(lambda: zombie.log.count(LEFT) == len(job_ids), "the zombie's writes refused")
     zombie.stop()  # it has said all by then
     assert not any(map(herd.jobs.has_ended, job_ids))
     assert tags <= held(herd)

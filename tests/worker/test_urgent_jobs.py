@@ -169,7 +169,7 @@ def test_streams_of_jobs_that_lose_their_places_are_dense_and_whole(
     lines = [json.loads(line) for line in worker.log.splitlines() if line.startswith("{")]
     num_released = sum(line["num_jobs"] for line in lines if line["event"].startswith("jobs released"))
     assert num_again <= num_released
-    assert sum(line["event"] == "job was lost" for line in lines) <= num_released
+    assert sum(line["event"] == "job left this worker" for line in lines) <= num_released
 
 
 def test_who_has_lost_its_place_is_told_until_it_goes_on(client: Client) -> None:

@@ -307,7 +307,7 @@ class Publisher(threading.Thread):
             return []
         if answer.kind is Emission.FENCED:
             self._note(attempt, lambda one: replace(one, num_fenced=one.num_fenced + 1))
-        log.warning("job was lost", **attempt.line, answer=answer.kind, reason=answer.reason)
+        log.warning("job left this worker", **attempt.line, answer=answer.kind, reason=answer.reason)
         self._end(attempt, Attempt.let_go)
         return []
 
