@@ -12,12 +12,12 @@ import pytest
 from llama_herd.errors import InvalidJob, JobNotFound, UnservedModel
 from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.client import job_list
-from llama_herd.tasks.client.job_cancel import JobSelection, forget_stale_messages
+from llama_herd.tasks.client.job_cancel import forget_stale_messages
 from llama_herd.tasks.client.job_list import ActiveState
-from llama_herd.tasks.ledger import overview
+from llama_herd.tasks.ledger import job_lists
 from llama_herd.tasks.ledger.held_jobs import EmitEntry, HeldJob, prepare
-from llama_herd.tasks.ledger.overview import Index, JobPage, JobRow
-from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_dialogue
+from llama_herd.tasks.ledger.job_lists import JobRow
+from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.events import End, Failure
 from llama_herd.tasks.protocol.priority import lists_of
@@ -133,8 +133,8 @@ def test_who_waits_in_vain_is_told_why(client: Client) -> None:
 
 
 def test_jobs_are_listed_and_filtered(client: Client, herd: Herd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview, "MAX_LOOKS", 2)  # so that there are several pages
-    monkeypatch.setattr(overview, "MAX_PAGE", 1)
+    monkeypatch.setattr(job_lists, "MAX_LOOKS", 2)  # so that there are several pages
+    monkeypatch.setattr(job_list, "MAX_PAGE", 1)
     for job_id in "abc":
         client.submit(prompt="x", job_id=job_id)
     client.submit(prompt="x", job_id="d", model="other")
@@ -211,7 +211,7 @@ def test_a_damaged_record_hides_no_other_job(client: Client, herd: Herd) -> None
 def test_a_queue_is_cancelled_and_no_other(
     client: Client, herd: Herd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overview, "MAX_LOOKS", 3)
+    monkeypatch.setattr(job_lists, "MAX_LOOKS", 3)
     for number in range(10):
         client.submit(prompt="x", job_id=f"a{number}")
         client.submit(prompt="x", job_id=f"b{number}", model="other")
@@ -291,38 +291,19 @@ def test_the_asyncio_client_warns_too(client: Client, redis_url: str) -> None:
     asyncio.run(submit())
 
 
-def test_a_job_that_is_claimed_while_jobs_are_counted_is_counted(
-    client: Client, herd: Herd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the two lists: who waits for the last job to end takes none for all."""
-    herd.submit("a")
-    page = JobSelection._page
-
-    def claim_before_the_second(selection: JobSelection, index: Index, place: int) -> RedisCall[JobPage]:
-        asked.append(index)
-        if len(asked) == 2:
-            herd.claimed("a")
-        return page(selection, index, place)
-
-    asked: list[Index] = []
-    monkeypatch.setattr(JobSelection, "_page", claim_before_the_second)
-    assert client.count_jobs() > 0
-    assert client.count_jobs() == 1
-
-
 @pytest.mark.parametrize("model", [None, "tales"])
 def test_a_job_that_is_claimed_while_jobs_are_listed_is_listed_once(
     client: Client, herd: Herd, monkeypatch: pytest.MonkeyPatch, model: str | None
 ) -> None:
     """Whichever lists were read by then."""
-    oldest_rows = job_list._oldest_rows
+    rows = job_list._rows
 
     async def claim_before(*args: Any) -> list[JobRow]:
         if next(countdown) == 0:
             herd.claimed(job_id)
-        return await oldest_rows(*args)
+        return await rows(*args)
 
-    monkeypatch.setattr(job_list, "_oldest_rows", claim_before)
+    monkeypatch.setattr(job_list, "_rows", claim_before)
     for num_before in range(5):
         job_id, countdown = f"job-{num_before}", count(num_before, -1)
         herd.submit(job_id)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import get_args
 
@@ -12,8 +12,8 @@ from llama_herd.errors import BadInput, InvalidJob
 from llama_herd.tasks import Client
 from llama_herd.tasks.client.job_list import ENDED, EndedState
 from llama_herd.tasks.ledger.held_jobs import FinalState
-from llama_herd.tasks.ledger.overview import Overview
-from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.job_lists import JobLists
+from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
 from llama_herd.tasks.protocol.events import Failure
 from tests.tasks.herd import JOB, Herd
 from tests.tasks.ledger.test_kept import ENDS, cancel, end_by_sweep, end_here, fail, poison
@@ -75,10 +75,33 @@ def test_pages_follow_each_other_whatever_is_left_out(client: Client, herd: Herd
             pages += page
             after = page[-1]
         assert pages == wanted
-    run_call(herd.redis, herd.ledger.purge("job-07"))
-    with pytest.raises(InvalidJob, match="after: no job job-07 is among"):
-        client.jobs(state="ended", after="job-07")
-    assert "job-07" not in ids(client)
+    herd.submit("waits")
+    for job_id in ("never-seen", "waits"):
+        with pytest.raises(InvalidJob, match=f"after: no job {job_id} is among"):
+            client.jobs(state="ended", after=job_id)
+
+
+@pytest.mark.parametrize("ends", [cancel, fail])
+def test_pages_go_on_behind_a_job_that_was_purged(
+    client: Client, herd: Herd, ends: Callable[[Herd, str], None]
+) -> None:
+    """As whoever purges all that he lists does; some end in one millisecond."""
+    whole = {f"job-{number:02}" for number in range(30)}
+    for number, job_id in enumerate(sorted(whole)):
+        herd.submit(job_id)
+        ends(herd, job_id)
+        for key in LISTS:
+            herd.redis.zadd(key, {job_id: 7 + number // 8}, xx=True)
+        herd.redis.hset(herd.ledger.job_key(job_id), "ended_ms", 7 + number // 8)
+    state: EndedState = "failed" if ends is fail else "cancelled"
+    pages, after = list[str](), None
+    while page := ids(client, state, limit=7, after=after):
+        pages += page
+        after = page[-1]
+        for job_id in (*page, page[-1]):  # and a purge may be repeated
+            run_call(herd.redis, herd.ledger.purge(job_id))
+    assert pages == sorted(whole, reverse=True)
+    assert ids(client) == []
 
 
 def test_rows_of_batches_and_what_a_purge_has_taken_are_not_listed(client: Client, herd: Herd) -> None:
@@ -153,9 +176,9 @@ def test_a_page_costs_what_it_returns_and_not_what_is_listed(herd: Herd) -> None
     for number in range(300):
         herd.submit(str(number))
         cancel(herd, str(number))
-    page = run_call(herd.redis, Overview().ended_jobs(most=5))
-    assert page is not None
-    assert (len(page.rows), page.next) == (5, 5)
+    page = run_dialogue(herd.redis, JobLists().ended_jobs(most=5))
+    assert page.next is not None
+    assert (len(page.rows), page.next.job_id) == (5, page.rows[-1].job_id)
     assert [row.state for row in page.rows] == ["cancelled"] * 5
 
 

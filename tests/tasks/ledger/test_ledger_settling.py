@@ -68,6 +68,7 @@ def test_of_a_job_that_is_forgotten_nothing_is_noted(herd: Herd) -> None:
 
 
 def test_of_a_job_that_is_purged_nothing_is_told(ended: Herd) -> None:
+    ended_ms = ended.field("a", "ended_ms").encode()
     run_call(ended.redis, ended.ledger.purge("a"))
     assert ask(ended, "first") == Settled()
-    assert ended.redis.hgetall(ended.ledger.job_key("a")) == {b"state": b"purged"}
+    assert ended.redis.hgetall(ended.ledger.job_key("a")) == {b"state": b"purged", b"ended_ms": ended_ms}

@@ -10,6 +10,7 @@ from llama_herd.tasks.ledger import held_jobs, reports
 from llama_herd.tasks.ledger.answers import Emission, Renewal, Yours
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, EmitEntry, HeldJob, TenantEntry
+from llama_herd.tasks.ledger.job_lists import MAX_LOOKS, Cursor, JobLists
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import Overview
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
@@ -241,6 +242,7 @@ def test_no_call_takes_more_arguments_than_managed_redis_does() -> None:
             ACME.jobs_with_news({f"{n}": 0 for n in range(LOT)}),
         ),
         *(sweep_tenant(Ledger(standing_models=models)), Overview().counts("mine", *models)),
+        JobLists().rows("pending", [Cursor("a", "1")] * MAX_LOOKS, "", None, 1),
     ]
     assert max(len(call.command) for call in calls) < 3_999
 
@@ -249,13 +251,10 @@ def test_no_script_asks_for_more_keys_than_managed_redis_takes(redis: Any) -> No
     """However long the list is that names them."""
     far_ms = 1000 * redis.time()[0] + 5_000
     names = {f"name-{number}": far_ms for number in range(5_000)}
-    for index in ("workers", "batches", "quarantine", "pending"):
+    for index in ("workers", "batches", "quarantine"):
         redis.zadd(ACME.key(index), names)
     reporting, letters = Reports("acme"), DeadLetters("acme")
-    calls: list[RedisCall[Any]] = [
-        *(reporting.workers(), reporting.batches(), letters.jobs(5_000)),
-        *(Overview("acme").jobs("pending"), Overview("acme").jobs("pending", prefix="name")),
-    ]
+    calls: list[RedisCall[Any]] = [reporting.workers(), reporting.batches(), letters.jobs(5_000)]
     for call in calls:
         assert isinstance(call.what, Script)
         asked: Any = redis.eval(call.what.source, len(call.keys), *call.keys, *call.args)

@@ -15,8 +15,8 @@ from redis.exceptions import ConnectionError, ResponseError, TryAgainError
 from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.ledger.answers import Cancellation, Submission, Submitted, Unknown, Yours
+from llama_herd.tasks.ledger.job_lists import JobLists
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.overview import Overview
 from llama_herd.tasks.ledger.redis_call import (
     MAX_ROUNDS,
     RedisCall,
@@ -218,7 +218,7 @@ def test_a_claim_that_is_made_again_counts_a_death_once(redis: Redis) -> None:
 def test_what_left_a_list_after_the_look_is_not_told(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     run_calls(redis, [submit("a"), submit("b")])
     between_rounds(monkeypatch, lambda: run_call(redis, LEDGER.cancel("a")))
-    page = run_call(redis, Overview().jobs("pending"))
+    page = run_dialogue(redis, JobLists().jobs("pending", most=9))
     assert [row.job_id for row in page.rows] == ["b"]
     assert page.next is None
 

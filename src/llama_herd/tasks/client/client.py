@@ -305,7 +305,8 @@ class Client(AbstractContextManager["Client"]):
         older_s: only those that have been due for so long. With a state of jobs that have ended (`ended`:
         any) it lists these, the newest first, of the last ten thousand of the tenant, and as many that
         failed; rows of batches are not among them. since_s: those that ended within so many seconds.
-        metadata: those with these notes. after: behind this job, the last one of the page before.
+        metadata: those with these notes. after: behind this job, the last one of the page before, which
+        may be purged by now.
 
         Raises BadInput for a choice that these jobs do not have, and InvalidJob for an unknown `after`.
         """

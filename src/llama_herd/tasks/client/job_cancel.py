@@ -1,7 +1,7 @@
 """Counting and cancelling all jobs that run or wait of a model or a batch."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
 from redis.exceptions import ResponseError
@@ -11,8 +11,8 @@ from llama_herd.tasks.client.arguments import MODEL, is_model
 from llama_herd.tasks.client.submission import checked_run_id
 from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.ledger.answers import Cancellation
+from llama_herd.tasks.ledger.job_lists import MAX_PAGE, Index, JobLists, JobPage
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.overview import Index, JobPage, Overview
 from llama_herd.tasks.ledger.redis_call import RedisCall, each, together
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.message import is_queue_of, queue_name
@@ -56,14 +56,9 @@ class JobSelection:
 
     async def count(self) -> int:
         """How many jobs these are. One that is claimed meanwhile may count twice, but is not missed."""
-        num_found = 0
-        for index in ("pending", "leases"):
-            place: int | None = 0
-            while place is not None:
-                page = await self._page(index, place)
-                num_found += len(self._ids(page))
-                place = page.next
-        return num_found
+        num_waiting = sum([len(ids) async for ids in self._ids_in("pending")])
+        running = {job_id async for ids in self._ids_in("leases") for job_id in ids}
+        return num_waiting + len(running)
 
     async def cancel(self) -> int:
         """Cancel them and return how many. The waiting ones come first, so that none begins meanwhile.
@@ -86,21 +81,24 @@ class JobSelection:
 
     async def _cancel_in(self, index: Index) -> tuple[int, int]:
         """Go through one list. Returns how many jobs have ended, and how many their workers will end."""
-        num_ended, num_asked = 0, 0
-        place: int | None = 0
-        while place is not None:
-            page = await self._page(index, place)
-            answers = await cancel_each(self.ledger, self._ids(page))
-            num_gone = answers.count(Cancellation.CANCELLED)
-            num_ended += num_gone
-            num_asked += answers.count(Cancellation.ASKED)
-            place = None if page.next is None else max(0, page.next - num_gone)
-        return num_ended, num_asked
+        num_ended, asked = 0, set[str]()
+        async for ids in self._ids_in(index):
+            answers = await cancel_each(self.ledger, ids)
+            num_ended += answers.count(Cancellation.CANCELLED)
+            asked |= {one for one, how in zip(ids, answers, strict=True) if how is Cancellation.ASKED}
+        return num_ended, len(asked)
 
-    def _page(self, index: Index, place: int) -> RedisCall[JobPage]:
+    async def _ids_in(self, index: Index) -> AsyncIterator[list[str]]:
+        """The ids of these jobs in one list, page by page."""
         queue = "" if self.model is None else queue_name(self.model, self.ledger.tenant)
         prefix = "" if self.run_id is None else f"batch-{self.run_id}-"
-        return Overview(self.ledger.tenant).jobs(index, place, queue=queue, prefix=prefix)
+        lists, cursor = JobLists(self.ledger.tenant), None
+        while True:
+            page = await lists.jobs(index, cursor, queue=queue, prefix=prefix, most=MAX_PAGE)
+            yield self._ids(page)
+            if page.next is None:
+                break
+            cursor = page.next
 
     def _ids(self, page: JobPage) -> list[str]:
         """Their ids. The name of another run may begin with this one's."""

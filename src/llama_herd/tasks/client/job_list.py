@@ -9,9 +9,9 @@ from llama_herd.errors import BadInput, FieldError, InvalidJob
 from llama_herd.tasks.client.arguments import checked_count, checked_seconds, checked_text
 from llama_herd.tasks.client.job_status import JobStatus, status_of, statuses_of
 from llama_herd.tasks.client.tenant_status import Status, read_status
+from llama_herd.tasks.ledger.job_lists import MAX_PAGE, Cursor, JobLists, JobPage, JobRow
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.overview import MAX_PAGE, JobPage, JobRow, Overview
-from llama_herd.tasks.ledger.redis_call import RedisCall
+from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.ledger.stored_files import redis_time_ms
 from llama_herd.tasks.protocol.message import queue_name
 from llama_herd.tasks.settings import MAX_TTL_S
@@ -69,10 +69,10 @@ async def _active_jobs(ledger: Ledger, choice: JobChoice) -> list[JobStatus]:
     queue = "" if choice.model is None else queue_name(choice.model, ledger.tenant)
     found = await read_status(ledger, queue or queue_name("", ledger.tenant))
     due_ms = None if choice.older_s is None else found.now_ms - round(1000 * choice.older_s)
-    jobs_of = partial(Overview(ledger.tenant).jobs, queue=queue, due_ms=due_ms)
+    jobs_of = partial(JobLists(ledger.tenant).jobs, queue=queue, due_ms=due_ms)
     parts, latest = list[list[JobRow]](), dict[str, JobRow]()
     for lists in _lists_to_read(choice.state, queue, found):
-        rows = [row for name in lists for row in await _oldest_rows(partial(jobs_of, name), choice.limit)]
+        rows = [row for name in lists for row in await _rows(partial(jobs_of, name), choice.limit)]
         if len(lists) > 1:
             rows.sort(key=lambda row: (row.due_ms, row.job_id))
         parts.append(rows[: choice.limit])
@@ -87,38 +87,36 @@ async def _ended_jobs(ledger: Ledger, choice: JobChoice) -> list[JobStatus]:
 
     Redis knows the newest ten thousand, and of these that failed as many; rows of batches are not among them.
     """
-    now_ms = await redis_time_ms()
+    now_ms, is_failed, cursor = await redis_time_ms(), choice.state == "failed", None
+    lists = JobLists(ledger.tenant)
+    if choice.after is not None:
+        cursor = await lists.ended_cursor(choice.after, is_failed=is_failed)
+        if cursor is None:
+            raise InvalidJob([FieldError("after", f"no job {choice.after} is among those that ended last")])
     ended_jobs = partial(
-        Overview(ledger.tenant).ended_jobs,
-        is_failed=choice.state == "failed",
+        lists.ended_jobs,
+        is_failed=is_failed,
         queue="" if choice.model is None else queue_name(choice.model, ledger.tenant),
         state="" if choice.state in (None, "ended", "failed") else choice.state,
         since_ms=0 if choice.since_s is None else now_ms - round(1000 * choice.since_s),
         notes=choice.metadata,
     )
-    rows, last, place = list[JobRow](), choice.after or "", 0
-    while len(rows) < choice.limit:
-        page = await ended_jobs(last=last, place=place, most=min(choice.limit - len(rows), MAX_PAGE))
-        if page is None:
-            raise InvalidJob([FieldError("after", f"no job {last} is among those that ended last")])
-        rows += page.rows
-        if page.next is None:
-            break
-        last, place = "", page.next
+    rows = await _rows(ended_jobs, choice.limit, cursor)
     return [status_of(row, ledger.tenant, now_ms) for row in rows]
 
 
-async def _oldest_rows(jobs_from: Callable[..., RedisCall[JobPage]], limit: int) -> list[JobRow]:
-    """The oldest jobs of a list, as many as `limit`. jobs_from: those from a place on."""
-    rows, place = list[JobRow](), 0
+async def _rows(
+    jobs_from: Callable[..., Dialogue[JobPage]], limit: int, cursor: Cursor | None = None
+) -> list[JobRow]:
+    """Jobs of a list, each once, as many as `limit`. jobs_from: a page of those behind a cursor."""
+    rows = dict[str, JobRow]()
     while len(rows) < limit:
-        most = min(limit - len(rows), MAX_PAGE)
-        page = await jobs_from(place, most=most)
-        rows += page.rows
+        page = await jobs_from(cursor, most=min(limit - len(rows), MAX_PAGE))
+        rows |= {row.job_id: row for row in page.rows}
         if page.next is None:
             break
-        place = page.next
-    return rows
+        cursor = page.next
+    return list(rows.values())
 
 
 def _lists_to_read(state: ListedState | None, queue: str, found: Status) -> Iterator[tuple[str, ...]]:
@@ -137,7 +135,7 @@ def _lists_to_read(state: ListedState | None, queue: str, found: Status) -> Iter
             line
             for one in found.queues
             if queue in ("", one.queue) and (state is None or one.is_unserved == (state == "unserved"))
-            for line in Overview.line_names(one.queue)
+            for line in JobLists.line_names(one.queue)
         )
     if state in (None, "running"):
         yield ("leases",)

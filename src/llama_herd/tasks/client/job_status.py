@@ -12,9 +12,9 @@ from llama_herd.tasks.client.status_texts import held_note, unserved_note
 from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.client.tenant_status import Status, read_status
 from llama_herd.tasks.ledger.answers import Place
+from llama_herd.tasks.ledger.job_lists import JobLists, JobRow
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.overview import JobPage, JobRow, Overview
-from llama_herd.tasks.ledger.redis_call import both, together
+from llama_herd.tasks.ledger.redis_call import both
 from llama_herd.tasks.ledger.stored_files import redis_time_ms
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.message import model_of
@@ -125,12 +125,11 @@ class TenantSnapshot(NamedTuple):
 async def read_snapshot(ledger: Ledger, queue: str, limit: int) -> TenantSnapshot:
     """Look at a tenant in a few round trips. limit: most jobs of each kind."""
     found = await read_status(ledger, queue)
-    overview = Overview(ledger.tenant)
-    pages: list[JobPage] = await together(
-        [overview.jobs(index, most=limit) for index in ("leases", "pending")]
-    )
-    running = await statuses_of(pages[0].rows, ledger, found)
-    waiting = await statuses_of(pages[1].rows, ledger, found)
+    lists = JobLists(ledger.tenant)
+    running, waiting = [
+        await statuses_of((await lists.jobs(index, most=limit)).rows, ledger, found)
+        for index in ("leases", "pending")
+    ]
     return TenantSnapshot(found, running, waiting)
 
 

@@ -1,18 +1,14 @@
-"""Counts of a tenant's queues, and pages of its jobs. Every call has a bounded cost."""
+"""Counts of a tenant's queues. The call has a bounded cost."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
-from llama_herd.tasks.ledger.job_reads import read_fields
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
-from llama_herd.tasks.protocol.events import Failure
-from llama_herd.tasks.protocol.priority import LOW, NORMAL, URGENT
 from llama_herd.tasks.protocol.sampling import DEFAULT_MAX_TOKENS
 
 #: Most queues in one answer, and most running jobs that are assigned to their queues.
@@ -22,19 +18,10 @@ MAX_LOOKS = 2000
 #: A queue without jobs is told if a worker has served it within this time.
 LATELY_S = 604_800
 
-#: Most jobs of one page.
-MAX_PAGE = 500
-
-#: The lists of waiting jobs, of those of them that are not due yet, and of running jobs.
-Index = Literal["pending", "delayed", "leases"]
-INDEXES: tuple[Index, ...] = get_args(Index)
-
 #: The lanes in the order in which QUEUES answers.
 _LANES = ("normal", "urgent", "low")
 
 _QUEUES = Script("queues")
-_JOBS = Script("jobs")
-_ENDED_JOBS = Script("ended_jobs")
 
 
 class LaneCounts(NamedTuple):
@@ -119,44 +106,9 @@ class TenantCounts:
         return sum(one.num_messages for one in self.queues)
 
 
-class JobRow(NamedTuple):
-    """A row of a list of jobs: some fields of a record, in the order of row.lua.
-
-    n: tokens recorded. preempted_n: at the last preemption. Those that can be None are so where the record
-    does not have them.
-    """
-
-    job_id: str
-    state: str
-    queue: str
-    worker: str | None
-    n: int
-    starts: int
-    submitted_ms: int
-    due_ms: int
-    retries: int
-    preemptions: int
-    deadline_ms: int | None
-    preempted_n: int | None
-    retries_left: int | None
-    retry_ms: int | None
-    ended_ms: int | None
-    finish_reason: str | None
-    error: Failure | None
-    metadata: Mapping[str, str]
-
-
-class JobPage(NamedTuple):
-    """A page of jobs. next: the place to go on at; None at the end of the list."""
-
-    now_ms: int
-    next: int | None
-    rows: list[JobRow]
-
-
 @dataclass(frozen=True)
 class Overview(Keys):
-    """All calls that look at the whole of one tenant."""
+    """The call that looks at the whole of one tenant."""
 
     def counts(
         self, *queues: str, max_queues: int = MAX_QUEUES, max_looks: int = MAX_LOOKS
@@ -179,79 +131,6 @@ class Overview(Keys):
             wanted=queues,
         )
 
-    @staticmethod
-    def line_names(queue: str) -> tuple[str, ...]:
-        """The lists of a queue's waiting jobs that are due, one a lane."""
-        return tuple(f"pending:{queue}{lane}" for lane in (URGENT, NORMAL, LOW))
-
-    def jobs(
-        self,
-        index: Index | str,
-        place: int = 0,
-        *,
-        queue: str = "",
-        prefix: str = "",
-        due_ms: int | None = None,
-        most: int = MAX_PAGE,
-    ) -> RedisCall[JobPage]:
-        """Jobs from a place in their list on, the oldest first: an Index, or one of `lines`.
-
-        queue: only of this queue. prefix: only those whose ids begin so. due_ms: only those due by this time.
-        most: as many at most.
-        """
-        takes_any = not queue and not prefix and due_ms is None
-        return call(
-            _JOBS,
-            _read_page,
-            list=self.key(index),
-            place=place,
-            **self._page_of(most, takes_any=takes_any),
-            queue=queue,
-            prefix=prefix,
-            due_ms=due_ms,
-        )
-
-    def ended_jobs(
-        self,
-        *,
-        is_failed: bool = False,
-        last: str = "",
-        place: int = 0,
-        queue: str = "",
-        state: str = "",
-        since_ms: int = 0,
-        notes: Mapping[str, str] | None = None,
-        most: int = MAX_PAGE,
-    ) -> RedisCall[JobPage | None]:
-        """Jobs that have ended, the newest first: of all, or of those that failed. None: `last` is unknown.
-
-        last: the job behind which to begin; else `place`. queue, state, since_ms, notes: only those of this
-        queue, in this state, that ended since then, with these notes in their metadata. most: how many at
-        most.
-        """
-        return call(
-            _ENDED_JOBS,
-            _read_ended,
-            list=self.key("failed" if is_failed else "ended"),
-            last=last,
-            place=place,
-            **self._page_of(most, takes_any=not (queue or state or notes)),
-            queue=queue,
-            state=state,
-            since_ms=since_ms,
-            notes=[{"name": name, "value": value} for name, value in (notes or {}).items()],
-        )
-
-    def _page_of(self, most: int, *, takes_any: bool) -> dict[str, str | int]:
-        """How many jobs a page may look at and hold, and what their records' keys have around the id."""
-        before, _, after = self.job_key("\0").partition("\0")
-        max_looks = min(most, MAX_LOOKS) if takes_any else MAX_LOOKS
-        return {"max_looks": max_looks, "max_finds": most, "before": before, "after": after}
-
-
-def _read_ended(reply: list[Any] | bytes) -> JobPage | None:
-    return None if isinstance(reply, bytes) else _read_page(reply)
-
 
 def _read_counts(tenant: str, reply: list[Any]) -> TenantCounts:
     now_ms, num_letters, num_poisoned, num_owed, kept_bytes, limit_bytes, *rows = reply
@@ -271,12 +150,3 @@ def _queue_counts(name: bytes, *numbers: int) -> QueueCounts:
         pause_ends_ms,
     )
     return QueueCounts(*found)
-
-
-def _read_page(reply: list[Any]) -> JobPage:
-    now_ms, place, *rows = reply
-    return JobPage(now_ms, None if place < 0 else place, [_job_row(*row) for row in rows])
-
-
-def _job_row(job_id: bytes, *values: bytes | None) -> JobRow:
-    return JobRow(text(job_id), **read_fields(dict(zip(JobRow._fields[1:], values, strict=True))))

@@ -20,10 +20,11 @@ from typing import Any
 from llama_herd.errors import BadInput
 from llama_herd.tasks.ledger.batch_records import BatchRecord, BatchRecords, BatchRequest
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
+from llama_herd.tasks.ledger.job_lists import INDEXES, JobLists
 from llama_herd.tasks.ledger.keys import joint_tenant
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry
-from llama_herd.tasks.ledger.overview import INDEXES, Overview
+from llama_herd.tasks.ledger.overview import Overview
 from llama_herd.tasks.ledger.pauses import PAUSES, Pauses
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.reports import Reports
@@ -169,7 +170,8 @@ class Acl:
     @property
     def _gateway(self) -> Rights:
         ledger, letters = self._ledger, DeadLetters(self.tenant)
-        overview, reports, pauses = Overview(self.tenant), Reports(self.tenant), Pauses(self.tenant)
+        overview, lists = Overview(self.tenant), JobLists(self.tenant)
+        reports, pauses = Reports(self.tenant), Pauses(self.tenant)
         outbox, sent = Outbox(self.tenant), WebhookEntry(ANY, ANY, ANY, ANY, 0)
         calls: Iterable[RedisCall[Any]] = (
             *self._submits,
@@ -180,8 +182,10 @@ class Acl:
             *(letters.letters(), letters.letter(ANY), letters.revive(ANY), letters.drop(ANY)),
             *(letters.jobs(), letters.is_quarantined(ANY), letters.unlist(ANY)),
             *map(overview.counts, self.queues),
-            *(overview.jobs(index) for index in INDEXES),
-            *(overview.ended_jobs(is_failed=is_failed) for is_failed in (False, True)),
+            *(lists.members(name, None, 1) for name in (*INDEXES, "ended", "failed")),
+            *(lists.rows(index, [], "", None, 1) for index in INDEXES),
+            *(lists.ended_rows([], "", "", 0, {}, 1), *lists.ends(ANY, is_failed=True)),
+            *lists.ends(ANY, is_failed=False),
             *(ledger.num_pending(), ledger.num_running()),
             *(reports.workers(), reports.batches()),
             pauses.queues_after(0),

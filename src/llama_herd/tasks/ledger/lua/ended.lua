@@ -7,8 +7,10 @@ local function list_one(list, id, now)
   redis.call('ZREMRANGEBYRANK', list, 0, -MOST - 1)
 end
 
+local function is_listed(id) return string.sub(id, 1, 6) ~= 'batch-' end
+
 local function list_ended(key, id, state, now)
-  if string.sub(id, 1, 6) == 'batch-' then return end
+  if not is_listed(id) then return end
   pcall(list_one, key.ended, id, now)
   if state == 'failed' then pcall(list_one, key.failed, id, now) end
 end

@@ -8,11 +8,11 @@
 -- kept: for clients
 -- Answers: purged | bare (purged; bare messages of it, which carry its prompt, may be elsewhere) | running | unknown |
 --       {declare, the line}
--- For the life of an ended job a mark remains that this id is over, with nothing of the job: a remaining message must
--- not run it again.
+-- For the life of an ended job a mark remains that this id is over, with nothing of the job but when it ended: a remaining
+-- message must not run it again, and a list goes on behind it.
 key.channel, key.ttl_s, key.failed_s = channel, ttl_s, failed_s
-local state, owner, lease, bare, queue, lane, settled = unpack(
-  redis.call('HMGET', key.job, 'state', 'owner', 'lease', 'bare', 'queue', 'lane', 'settled'))
+local state, owner, lease, bare, queue, lane, settled, ended_ms = unpack(
+  redis.call('HMGET', key.job, 'state', 'owner', 'lease', 'bare', 'queue', 'lane', 'settled', 'ended_ms'))
 if owner and state == 'running' and (tonumber(lease) or 0) > now_ms() then return 'running' end
 if state == 'queued' or state == 'running' then
   local missing = undeclared(line_of(key.pending, queue, lane))
@@ -30,6 +30,7 @@ redis.call('DEL', key.job, key.events, key.result)
 redis.call('ZREM', key.quarantine, id)
 unlist_ended(key, id)
 redis.call('HSET', key.job, 'state', 'purged')
+if ended_ms and is_listed(id) then redis.call('HSET', key.job, 'ended_ms', ended_ms) end
 redis.call('EXPIRE', key.job, ttl_s)
 -- A result in another Redis a worker deletes, once that Redis is there.
 if settled == 'elsewhere' or redis.call('ZSCORE', key.owed, id) then
