@@ -80,6 +80,19 @@ def test_a_script_says_the_answers(redis_url: str, redis: Redis, tmp_path: Path)
         assert client.result(client.submit(prompt="12")).text == "a number"
 
 
+@pytest.mark.redis
+@pytest.mark.worker
+def test_it_keeps_no_job_however_many_come(redis_url: str, redis: Redis, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "from llama_herd.testing import Script\n"
+        "script = Script()\n"
+        "script.answer(lambda one: f'{len(script.jobs)} kept')\n"
+    )
+    with fake_workers(redis_url, tmp_path / "log", "--script", "script.py"), Client(redis_url) as client:
+        for _ in range(3):
+            assert client.result(client.submit(prompt="x")).text == "0 kept"
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

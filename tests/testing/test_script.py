@@ -40,6 +40,16 @@ def test_jobs_get_replies_in_turn_and_each_attempt_the_same() -> None:
     assert [one.id for one in script.jobs] == ["a", "b", "c", "d"]
 
 
+def test_of_jobs_that_are_not_kept_only_those_with_a_turn_are_known() -> None:
+    script = Script()
+    script.answer("first", "second", "then")
+    texts = [script.answer_for(asked("x", str(number))).text for number in range(100)]
+    assert texts == ["first", "second", *["then"] * 98]
+    assert script.answer_for(asked("x", "1")).text == "second"
+    assert not script.jobs
+    assert len(script._rules[0].turns) == 2
+
+
 def test_of_a_chat_the_last_message_counts() -> None:
     script = Script()
     script.answer("yes", to="^and now$")

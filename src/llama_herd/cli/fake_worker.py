@@ -68,7 +68,8 @@ def fake_worker(
         check_redis(settings)
         from llama_herd.testing.fake_worker import run_fake_workers  # reads the settings of the environment
 
-        code = run_fake_workers(models or [settings.served_model], said.reply_to)
+        # It may run for days, and nobody asks which jobs came.
+        code = run_fake_workers(models or [settings.served_model], said.answer_for)
     raise typer.Exit(code)
 
 

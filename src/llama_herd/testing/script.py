@@ -51,7 +51,7 @@ class Rule(NamedTuple):
     replies: tuple[Reply, ...]
     to: Condition
     model: str | None
-    turns: dict[tuple[str, str], int]  # of the jobs that had one: another attempt gets the same reply
+    turns: dict[tuple[str, str], int]  # of jobs with another reply than the last: each attempt gets it
 
     def fits(self, asked: AskedJob) -> bool:
         if self.model not in (None, asked.model):
@@ -61,8 +61,10 @@ class Rule(NamedTuple):
         return self.to is None or re.search(self.to, asked.text) is not None
 
     def reply_to(self, asked: AskedJob) -> Reply:
-        turn = self.turns.setdefault((asked.tenant, asked.id), len(self.turns))
-        return self.replies[min(turn, len(self.replies) - 1)]
+        job, turn = (asked.tenant, asked.id), len(self.turns)
+        if turn < len(self.replies) - 1:
+            self.turns.setdefault(job, turn)
+        return self.replies[self.turns.get(job, len(self.replies) - 1)]
 
 
 def _answer_of(given: Answer) -> Answer:
@@ -115,14 +117,30 @@ class Script:
             return list(self._asked.values())
 
     def reply_to(self, asked: AskedJob) -> Answer:
-        """The answer for a job. Raises GenerationError if there is none; no message quotes the prompt.
+        """The answer for a job, which is kept. Raises GenerationError if there is none.
+
+        Raises BadInput for what was not asked.
+        """
+        checked_kind("asked", asked, AskedJob, "an AskedJob")
+        with self._lock:
+            self._asked.setdefault((asked.tenant, asked.id), asked)
+        try:
+            return self.answer_for(asked)
+        except GenerationError as error:
+            if isinstance(error.__cause__, Exception):
+                self.problems.append(error.__cause__)
+            else:
+                self.unanswered.append(asked)
+            raise
+
+    def answer_for(self, asked: AskedJob) -> Answer:
+        """The answer for a job, which is not kept. Raises GenerationError; no message quotes the prompt.
 
         Raises BadInput for what was not asked.
         """
         checked_kind("asked", asked, AskedJob, "an AskedJob")
         with self._lock:
             rules = self._rules[::-1]
-            self._asked.setdefault((asked.tenant, asked.id), asked)
         try:
             rule = next((one for one in rules if one.fits(asked)), None)
             if rule is not None:
@@ -131,10 +149,8 @@ class Script:
                 given = reply(asked) if callable(reply) else reply
                 return Answer.of(given) if isinstance(given, str) else _answer_of(given)
         except Exception as error:
-            self.problems.append(error)
             problem = f"the script's function for job {asked.id} raised {type(error).__name__}"
             raise GenerationError(ErrorCode.PREPARATION_ERROR, problem) from error
-        self.unanswered.append(asked)
         raise GenerationError(
             ErrorCode.PREPARATION_ERROR,
             f"the script has no answer for job {asked.id}. Fix: add one that fits its prompt, which "
