@@ -502,6 +502,30 @@ def test_the_asyncio_client_takes_no_more_jobs_than_the_window_holds_and_may_be_
     assert job_keys(redis) == []
 
 
+def test_a_batch_goes_on_after_close_and_leaves_no_connection(redis_url: str, redis: Any) -> None:
+    own = redis_url.replace("://", "://closing:word@")
+    redis.acl_setuser(
+        "closing", enabled=True, passwords=["+word"], commands=["+@all"], keys="*", channels="*"
+    )
+
+    def has_none() -> bool:
+        return all(one["user"] != "closing" for one in redis.client_list())
+
+    async def close_meanwhile() -> None:
+        client = AsyncClient(own)
+        batch = client.batch(prompts(100), window=10)
+        await anext(batch)
+        await client.close()
+        assert len([item async for item in batch]) == 99
+        await asyncio.to_thread(wait_until, has_none, "no connection is left")
+
+    try:
+        with StandIn(redis_url):
+            asyncio.run(close_meanwhile())
+    finally:
+        redis.execute_command("ACL", "DELUSER", "closing")
+
+
 def test_the_asyncio_client_cancels_and_reports(redis_url: str) -> None:
     async def talk() -> None:
         async with AsyncClient(redis_url) as client:

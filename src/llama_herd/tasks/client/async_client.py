@@ -293,7 +293,7 @@ class AsyncClient:
         """Run many jobs as `Client.batch` does; on_progress is called in the event loop."""
         with_window = BatchWindow(self._core, jobs, run_id=run_id, size=window, in_order=in_order)
         teller = ProgressTeller.make(on_progress, with_window, jobs, total)
-        return AsyncBatch(self._run, with_window, teller)
+        return AsyncBatch(lambda: self._readers().connections, with_window, teller)
 
     async def batches(self) -> list[BatchStatus]:
         """Every batch that is running or ended within the last hour, also those over HTTP."""

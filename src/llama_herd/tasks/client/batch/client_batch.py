@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence, Sized
+from functools import cached_property
 from time import monotonic, sleep
 from typing import Any, Self
 
@@ -10,6 +11,7 @@ from llama_herd.tasks.client.arguments import checked_count
 from llama_herd.tasks.client.batch.batch_progress import BatchProgress, DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchJob
 from llama_herd.tasks.client.batch.window import BatchWindow
+from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.given import refusal
@@ -102,22 +104,26 @@ class AsyncBatch:
     """The items of a batch, without blocking the event loop. Made by `AsyncClient.batch`."""
 
     def __init__(
-        self, run: Callable[[Dialogue[Any]], Awaitable[Any]], window: BatchWindow, teller: ProgressTeller
+        self, connect: Callable[[], SharedConnections], window: BatchWindow, teller: ProgressTeller
     ) -> None:
+        """connect: asked once, by the first call. Later its client may be closed, and have others."""
         self.window = window
         self._teller = teller
-        self._run = run
+        self._connect = connect
         self._items: deque[BatchItem] = deque()
 
     async def poll(self) -> list[BatchItem]:
         """Pause shortly, run one round, and return its items; often none."""
         await asyncio.sleep(self.window.pause_s)
-        items: list[BatchItem] = await self._run(self.window.round(monotonic()))
-        return items
+        return await self._connections.run(self.window.round(monotonic()))
 
     async def cancel(self) -> None:
         """End all jobs under way. Any task may call it."""
-        await self._run(self.window.cancel())
+        await self._connections.run(self.window.cancel())
+
+    @cached_property
+    def _connections(self) -> SharedConnections:
+        return self._connect()
 
     def __aiter__(self) -> AsyncIterator[BatchItem]:
         return self
