@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -94,7 +95,8 @@ class Life:
         )
 
 
-def a_life(herd: Herd, state: ListedState, then: Act) -> Life:
+def a_life(herd: Herd, state: ListedState, then: Act, num_tied: int = 1) -> Life:
+    """num_tied: so many came into the list in one millisecond."""
     names = [f"job-{number:02}" for number in range(NUM_JOBS)]
     job = JOB.model_copy(update={"not_before": 2**50}) if state == "delayed" else JOB
     for name in names:
@@ -103,9 +105,14 @@ def a_life(herd: Herd, state: ListedState, then: Act) -> Life:
             herd.claim(name)
         elif state in ENDED:
             cancel(herd, name)
+    if num_tied > 1:
+        times = {name: 7 + number // num_tied for number, name in enumerate(names)}
+        for key in LISTS:
+            herd.redis.zadd(f"herd:default:{key}", times, xx=True)
     return Life(herd, names[::-1] if state in ENDED else names, then)
 
 
+LISTS = ("pending", "pending:herd.tales", "delayed", "leases", "ended")
 LIVES: list[tuple[ListedState, Act]] = [
     ("queued", claim),
     ("queued", cancel),
@@ -118,12 +125,15 @@ LIVES: list[tuple[ListedState, Act]] = [
 ]
 
 
+@pytest.mark.parametrize("num_tied", [1, 3 * PAGE])
 @pytest.mark.parametrize("model", [None, "tales"])
 @pytest.mark.parametrize(("state", "then"), LIVES)
-def test_what_stays_is_listed_once(herd: Herd, state: ListedState, then: Act, model: str | None) -> None:
+def test_what_stays_is_listed_once(
+    herd: Herd, state: ListedState, then: Act, model: str | None, num_tied: int
+) -> None:
     worker = WorkerStatus(name="w", state="ready", model="tales", device="cpu", slots=4)
     run_call(herd.redis, Reports().report_worker(worker))
-    life = a_life(herd, state, then)
+    life = a_life(herd, state, then, num_tied)
     choice = JobChoice(model=model, state=state, limit=10 * NUM_JOBS)
     found = run_dialogue(herd.redis, Meddled(list_jobs(herd.ledger, choice), life.go_on))
     listed = Counter(one.job_id for one in found)
@@ -132,10 +142,13 @@ def test_what_stays_is_listed_once(herd: Herd, state: ListedState, then: Act, mo
     assert set(listed.values()) == {1}
 
 
+@pytest.mark.parametrize("num_tied", [1, 3 * PAGE])
 @pytest.mark.parametrize("model", [None, "tales"])
 @pytest.mark.parametrize(("state", "then"), [one for one in LIVES if one[0] not in ENDED])
-def test_what_stays_is_counted(herd: Herd, state: ListedState, then: Act, model: str | None) -> None:
-    life = a_life(herd, state, then)
+def test_what_stays_is_counted(
+    herd: Herd, state: ListedState, then: Act, model: str | None, num_tied: int
+) -> None:
+    life = a_life(herd, state, then, num_tied)
     found = run_dialogue(herd.redis, Meddled(JobSelection(herd.ledger, model, None).count(), life.go_on))
     twice = life.num_changed if then in (claim, delay) else 0
     assert life.num_changed > NUM_JOBS // PAGE
@@ -148,3 +161,21 @@ def test_of_many_all_are_cancelled_and_counted_once(herd: Herd) -> None:
     assert run_dialogue(herd.redis, cancels) == NUM_JOBS
     assert life.num_changed > NUM_JOBS // PAGE
     assert all(herd.field(name, "cancel") == "cancelled" for name in life.names)
+
+
+@pytest.mark.parametrize("state", ["queued", "ended"])
+def test_a_list_goes_on_behind_a_job_that_is_gone_however_many_came_with_it(
+    herd: Herd, state: ListedState
+) -> None:
+    life = a_life(herd, state, purge, num_tied=NUM_JOBS)
+    lists, cursor, listed = job_lists.JobLists(), None, list[str]()
+    for number in range(1, NUM_JOBS):
+        next_page = lists.ended_jobs if state == "ended" else partial(lists.jobs, "pending")
+        page = run_dialogue(herd.redis, next_page(cursor, most=PAGE))
+        listed += [row.job_id for row in page.rows]
+        cursor = page.next
+        if cursor is None:
+            break
+        if number % 3 == 0:  # more than a page of the others is still before it
+            purge(herd, cursor.job_id)
+    assert listed == list(life.names)

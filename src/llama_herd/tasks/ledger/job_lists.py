@@ -1,6 +1,6 @@
 """Lists of a tenant's jobs, page by page, while jobs come, go and move on. Every call has a bounded cost."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -106,7 +106,7 @@ class JobLists(Keys):
         """
         num_looks = MAX_LOOKS if queue or prefix or due_ms is not None else most
         members = await self.members(index, cursor, num_looks)
-        found = [one for one in _behind(cursor, members) if one.job_id.startswith(prefix)]
+        found = [one for one in members if one.job_id.startswith(prefix)]
         return await _page(members, num_looks, found, self.rows(index, found, queue, due_ms, most))
 
     async def ended_jobs(
@@ -128,9 +128,8 @@ class JobLists(Keys):
         num_looks = MAX_LOOKS if queue or state or notes else most
         name = _ended_list(is_failed=is_failed)
         members = await self.members(name, cursor, num_looks, is_newest_first=True)
-        found = list(_behind(cursor, members, is_newest_first=True))
-        rows = self.ended_rows(found, queue, state, since_ms, notes or {}, most)
-        return await _page(members, num_looks, found, rows)
+        rows = self.ended_rows(members, queue, state, since_ms, notes or {}, most)
+        return await _page(members, num_looks, members, rows)
 
     async def ended_cursor(self, job_id: str, *, is_failed: bool = False) -> Cursor | None:
         """A dialogue: where a job is in a list of ended ones, or was until it was purged; None: unknown."""
@@ -141,7 +140,7 @@ class JobLists(Keys):
     def members(
         self, name: str, cursor: Cursor | None, most: int, *, is_newest_first: bool = False
     ) -> RedisCall[list[Cursor]]:
-        """At most so many of a list, from behind a cursor on; if its job is gone, from its score on."""
+        """At most so many of a list, behind a cursor, whose job may be gone."""
         last, score = cursor or ("", "")
         return call(
             _MEMBERS,
@@ -204,19 +203,6 @@ class JobLists(Keys):
 
 def _ended_list(*, is_failed: bool) -> str:
     return "failed" if is_failed else "ended"
-
-
-def _behind(
-    cursor: Cursor | None, members: Sequence[Cursor], *, is_newest_first: bool = False
-) -> Iterator[Cursor]:
-    """Those behind a cursor, whose job may be gone. Redis orders members of one score by their bytes."""
-    for one in members:
-        if (
-            cursor is None
-            or one.score != cursor.score
-            or (one.job_id.encode() < cursor.job_id.encode()) == is_newest_first
-        ):
-            yield one
 
 
 async def _page(
