@@ -1,9 +1,11 @@
 """Files over HTTP: in by a form, out as they were, gone when they are deleted or their time is over."""
 
+import errno
 import json
 import os
 import random
 import re
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
@@ -11,6 +13,8 @@ from pathlib import Path
 from threading import Event
 from time import time
 from typing import Any
+from unittest.mock import Mock
+from urllib.parse import urlsplit
 
 import pytest
 from redis import Redis
@@ -404,6 +408,35 @@ def test_an_upload_counts_before_its_last_byte(
         may_end.set()
         assert slow.result().status == 200
         assert redis.hget("herd:default:quota", "bytes") == b"9000"
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_an_upload_that_is_no_http_any_more_frees_its_bytes_at_once(
+    redis: Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_reset: bool
+) -> None:
+    """Also if the client is gone altogether by the time of the answer to that."""
+    monkeypatch.setattr(file_upload, "PIECE_BYTES", 1000)
+    body, kind = form(b"x" * 8000, {"purpose": "batch"})
+    fields = ("Host: localhost", f"Content-Type: {kind}", "Transfer-Encoding: chunked")
+    head = "\r\n".join(("POST /v1/files HTTP/1.1", *fields, "", "")).encode()
+    if is_reset:
+        error = OSError(errno.ENOTCONN, "as of a connection that was reset")
+        transport = "asyncio.selector_events._SelectorSocketTransport"
+        monkeypatch.setattr(f"{transport}.write_eof", Mock(side_effect=error))
+
+    def num_bytes() -> int:
+        return int(redis.hget("herd:default:quota", "bytes") or 0)
+
+    with GatewayThread(redis_url, files=str(tmp_path), idle_s=3600) as gateway:
+        place = urlsplit(gateway.url)
+        with socket.create_connection((place.hostname, place.port), timeout=PATIENCE_S) as client:
+            client.sendall(b"%s%x\r\n%s\r\n" % (head, 7000, body[:7000]))
+            wait_until(num_bytes, "it counts")
+            client.sendall(b"%x\r\n%s\r\nno length\r\n" % (20_000, b"x" * 20_000))  # it is read in turns
+            assert client.recv(4096).startswith(b"HTTP/1.1 400 ")
+            wait_until(lambda: not num_bytes() and not gateway.num_requests, "its bytes are free")
+            wait_until(lambda: not is_reset or not gateway.num_connections, "it is cut off")
+    assert redis.hgetall("herd:default:quota") == {b"bytes": b"0"}
 
 
 def test_rows_under_way_are_bounded(narrow: GatewayThread, stand_in: StandIn) -> None:

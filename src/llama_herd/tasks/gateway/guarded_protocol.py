@@ -158,9 +158,13 @@ class GuardedProtocol(H11Protocol):
         headers = [("content-type", "application/json"), ("content-length", str(len(body)))]
         head = h11.Response(status_code=status, headers=[*headers, ("connection", "close")])
         cycle = self.cycle
-        is_head = cycle is not None and not cycle.response_complete and cycle.scope["method"] == "HEAD"
+        is_under_way = cycle is not None and not cycle.response_complete
+        is_head = is_under_way and cycle.scope["method"] == "HEAD"
         for event in (head, h11.Data(data=b"" if is_head else body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
+        if is_under_way:  # what reads the body has no answer to give any more
+            cycle.disconnected = True
+            cycle.message_event.set()
         self._close_after_request()
 
     def shutdown(self) -> None:
@@ -177,8 +181,11 @@ class GuardedProtocol(H11Protocol):
             return
         self._is_closing_soon = True
         self.flow.resume_reading()
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
+        try:
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+        except OSError:  # the client is gone altogether
+            self.transport.abort()
         self._restart_idle_timer()
 
     def _restart_idle_timer(self) -> None:
