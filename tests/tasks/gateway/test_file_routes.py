@@ -22,6 +22,7 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.tasks.gateway import file_upload
 from llama_herd.tasks.ledger.redis_call import run_dialogue
+from llama_herd.tasks.ledger.stored_files import AGAIN_MS, StoredFiles
 from llama_herd.tasks.security.api_keys import KeyRole, create_key
 from llama_herd.tasks.storage.folder import Folder
 from tests.batch_api import BatchApi, form, lines, rows
@@ -437,6 +438,16 @@ def test_an_upload_that_is_no_http_any_more_frees_its_bytes_at_once(
             wait_until(lambda: not num_bytes() and not gateway.num_requests, "its bytes are free")
             wait_until(lambda: not is_reset or not gateway.num_connections, "it is cut off")
     assert redis.hgetall("herd:default:quota") == {b"bytes": b"0"}
+
+
+def test_an_upload_that_failed_is_noted_for_a_minute_and_not_for_a_day(
+    redis: Any, gateway: GatewayThread, api: BatchApi
+) -> None:
+    """Else whoever sends wrong ones fills Redis."""
+    assert api.upload(b"{}\n", purpose="vision").status == 400
+    due = StoredFiles(storage=gateway.context.storage.id).files_due_key
+    ((_, due_ms),) = redis.zrange(due, 0, -1, withscores=True)
+    assert due_ms <= 1000 * (redis.time()[0] + 1) + AGAIN_MS
 
 
 def test_rows_under_way_are_bounded(narrow: GatewayThread, stand_in: StandIn) -> None:

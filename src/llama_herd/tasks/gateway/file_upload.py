@@ -16,6 +16,7 @@ from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.problem import CLOSE, Problem, bad_request, quota_exceeded
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.gateway.storage_threads import in_thread, in_threads
+from llama_herd.tasks.ledger.redis_call import both
 from llama_herd.tasks.ledger.stored_files import INPUT, NewFile, Quota, QuotaExceeded, StoredFile, StoredFiles
 from llama_herd.tasks.openai.batch_object import ExpiresAfter
 from llama_herd.tasks.storage.storage import Draft, StoragePlace
@@ -178,7 +179,7 @@ async def store_upload(call: Call) -> StoredFile:
             await in_thread(draft.keep)
     except BaseException:
         with suppress(HerdError):  # else it counts until the upload is known to be left behind
-            await call.queue.run(files.drop(place.name))
+            await call.queue.run(both(files.drop(place.name), files.put_off(place.name)))
         raise
     file = NewFile(place.name, form.filename or "", INPUT, draft.num_bytes, owner, life_ms)
     added = await call.queue.run(files.add(file, *quotas))
