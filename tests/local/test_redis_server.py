@@ -3,14 +3,16 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
 import pytest
 from redis import Redis
 
-from llama_herd.errors import RedisUnavailable
+from llama_herd.errors import BadInput, RedisUnavailable
 from llama_herd.local.redis_server import EmbeddedRedis
+from tests.full_disk import room_for
 from tests.local.processes import wait_until
 
 pytestmark = pytest.mark.redis
@@ -28,6 +30,12 @@ def test_it_has_the_port_it_is_told(redis_server: EmbeddedRedis) -> None:
     with EmbeddedRedis(port) as server, Redis(port=port) as redis:
         assert server.port == port != redis_server.port
         assert redis.ping()
+
+
+def test_where_no_temporary_folder_can_be_made_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with room_for(0), pytest.raises(BadInput, match=r"no temporary folder can be made: .* Fix: TMPDIR"):
+        EmbeddedRedis()
 
 
 def test_another_server_at_its_port_is_not_taken_for_it(redis_server: EmbeddedRedis) -> None:

@@ -68,7 +68,7 @@ class EmbeddedRedis:
         self._appendonly = appendonly or folder is not None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if folder is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="herd-redis-")
+            self._temporary = temporary_folder("herd-redis-")
             folder = Path(self._temporary.name)
         self._folder = folder.absolute()
         self._lock: TextIO | None = None
@@ -181,6 +181,14 @@ class EmbeddedRedis:
         nothing = f"it wrote nothing into {self._log_path}. Fix: see whether that disk is full"
         *_, last = [nothing, *log.decode(errors="replace").splitlines()]
         return re.sub(r"^\d+:\w .*? [#*.-] ", "", last)
+
+
+def temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
+    """A new folder whose name begins with `prefix`. Raises BadInput where this user can make none."""
+    try:
+        return tempfile.TemporaryDirectory(prefix=prefix)
+    except OSError as error:
+        raise BadInput(f"no temporary folder can be made: {error.strerror}. Fix: TMPDIR") from None
 
 
 def _locked(folder: Path) -> TextIO:

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from socket import gethostname
 from typing import Self
 
 from llama_herd.errors import HerdError
-from llama_herd.local.redis_server import END_WITH_PARENT, EmbeddedRedis
+from llama_herd.local.redis_server import END_WITH_PARENT, EmbeddedRedis, temporary_folder
 from llama_herd.tasks.settings import ACCESS, Settings
 from llama_herd.worker.settings import WorkerSettings
 
@@ -93,7 +92,7 @@ class WorkerProcess:
 @contextmanager
 def starting_worker(settings: WorkerSettings, name: str) -> Iterator[WorkerProcess]:
     """A `herd worker` that is not ready yet, in a temporary folder; both are gone after the block."""
-    with tempfile.TemporaryDirectory(prefix="herd-worker-") as folder:
+    with temporary_folder("herd-worker-") as folder:
         worker = WorkerProcess(
             settings,
             f"{name}@{gethostname()}",

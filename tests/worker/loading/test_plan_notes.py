@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from llama_herd.worker.loading import machine
 from llama_herd.worker.loading.machine import free_bytes, machine_bytes
 from llama_herd.worker.loading.neighbours import PlanNotes, process_name
+from tests.full_disk import room_for
 from tests.tiny import write_tiny_gguf
 from tests.worker.loading.forked_loader import ForkedLoader
 
@@ -107,6 +108,18 @@ def test_without_a_place_for_notes_a_worker_starts_all_the_same(
         notes.write(5)
     assert notes.others() == {}
     assert free_bytes("cpu") > 0
+
+
+def test_without_any_temporary_folder_a_worker_starts_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python takes none in which it cannot write a byte, as on a read-only file system."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with room_for(0), capture_logs() as logs:
+        notes = PlanNotes("cpu")
+        with notes.turn():
+            notes.write(5)
+        assert notes.others() == {}
+        assert free_bytes("cpu") > 0
+    assert [entry["log_level"] for entry in logs] == ["warning"]
 
 
 def test_a_process_that_stands_still_in_its_turn_keeps_no_worker_from_starting(folder: Path) -> None:

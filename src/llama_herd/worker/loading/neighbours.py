@@ -43,7 +43,11 @@ class PlanNotes:
 
     def __init__(self, device_key: str, max_wait_s: float = MAX_TURN_S) -> None:
         self._max_wait_s = max_wait_s
-        self._folder = own_folder() / device_key
+        self._device_key = device_key
+
+    @property
+    def _folder(self) -> Path:
+        return own_folder() / self._device_key
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -137,7 +141,7 @@ def _notes(folder: Path, prefix: str = "") -> Iterator[tuple[int, Path]]:
 
 
 def own_folder() -> Path:
-    """Return the folder's path; other users may have made what is there."""
+    """The folder's path; other users may have made what is there. Raises OSError where none can be made."""
     return Path(tempfile.gettempdir()) / f"llama-herd-{os.getuid()}"
 
 
