@@ -56,8 +56,13 @@ def test_a_full_or_closed_output_is_one_line_and_a_closed_complaint_none(
 )
 def test_a_complaint_that_cannot_be_written_is_still_an_exit_code(redirection: str, tmp_path: Path) -> None:
     done = shell("settings", redirection, tmp_path, HERD_SLOTS="0")
-    assert done.returncode > 0
-    assert (done.stdout, done.stderr) == (b"", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (2, b"", b"")
+
+
+def test_a_warning_that_cannot_be_written_ends_no_command(tmp_path: Path) -> None:
+    warned, unwarned = (shell("settings", to, tmp_path, HERD_SLOTZ="1") for to in ("", "2>/dev/full"))
+    assert b"HERD_SLOTZ is not a setting" in warned.stderr
+    assert (unwarned.returncode, unwarned.stdout) == (0, warned.stdout)
 
 
 def test_a_reader_that_leaves_is_no_complaint(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import locale
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from unicodedata import category
@@ -133,6 +133,16 @@ class _Output(io.FileIO):
             raise OutputLost(error.strerror) from None
 
 
+class _Complaints(io.FileIO):
+    """Standard error. What cannot be written there is dropped: what it is about goes on."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data) or len(data)
+        except OSError:
+            return len(data)
+
+
 def speak_utf8() -> None:
     """Restart this process in UTF-8 if the locale is ASCII, which garbles arguments and texts."""
     is_ascii = codecs.lookup(locale.getencoding()).name == "ascii"
@@ -144,12 +154,15 @@ def speak_utf8() -> None:
 def safe_output() -> Iterator[None]:
     """Write what the block prints; if that fails, say so in one line and exit with 1.
 
-    Characters that the output cannot encode are shown as their codes.
+    Characters that the output cannot encode are shown as their codes. A log or a complaint that cannot be
+    written ends nothing.
     """
     _fill_gaps()
     raw = io.BufferedWriter(_Output(_STDOUT, "w", closefd=False))
     encoding = sys.stdout.encoding if sys.stdout else "utf-8"
     sys.stdout = io.TextIOWrapper(raw, encoding, "backslashreplace", line_buffering=raw.isatty())
+    complaints = io.BufferedWriter(_Complaints(_STDERR, "w", closefd=False))
+    sys.stderr = io.TextIOWrapper(complaints, sys.stderr.encoding, "backslashreplace", line_buffering=True)
     try:
         try:
             yield
@@ -160,8 +173,7 @@ def safe_output() -> Iterator[None]:
         sys.exit(EXIT_OUTPUT_LOST)
     except OutputLost as error:
         _drop_output()
-        with suppress(OSError):
-            print(f"herd: cannot write to standard output: {error}", file=sys.stderr)
+        print(f"herd: cannot write to standard output: {error}", file=sys.stderr)
         sys.exit(EXIT_OUTPUT_LOST)
 
 
