@@ -3,7 +3,9 @@
 What is damaged is never loaded, and compiled anew.
 """
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +22,12 @@ from llama_herd.model.kernels.unloaded import UnloadedKernels, built_kernels
 
 pytestmark = pytest.mark.skipif(bool(AVX2.complaint), reason=AVX2.complaint)
 
+BUILD = (
+    "import sys; from pathlib import Path; from llama_herd.model.kernels import build; "
+    "build.SOURCES = Path(sys.argv[1]); "
+    "print(*(one.path.stat().st_ino for one in build.build(Path(sys.argv[2]))))"
+)
+
 
 def test_what_is_built_is_built_once(kernels_folder: Path) -> None:
     paths = [built.path for built in build(kernels_folder)]
@@ -31,19 +39,35 @@ def test_what_is_built_is_built_once(kernels_folder: Path) -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("kernels_folder")  # skips without a compiler
 def test_processes_that_build_at_once_compile_once(tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from llama_herd.model.kernels import build; "
-        "build.SOURCES = Path(sys.argv[1]); "
-        "print(*(one.path.stat().st_ino for one in build.build(Path(sys.argv[2]))))"
-    )
     sources = tmp_path / "sources"
     sources.mkdir()
     (sources / "library.cpp").write_text('#include <algorithm>\nextern "C" int one() { return 1; }\n')
-    command = [sys.executable, "-c", code, str(sources), str(tmp_path / "built")]
+    command = [sys.executable, "-c", BUILD, str(sources), str(tmp_path / "built")]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     found = [process.communicate()[0].split() for process in processes]
     assert found == found[:1] * 3
     assert len(found[0]) == len(INSTRUCTION_SETS)
+
+
+@pytest.mark.usefixtures("kernels_folder")
+def test_what_a_killed_build_leaves_the_next_one_removes(tmp_path: Path) -> None:
+    sources, pause, temporary = (tmp_path / name for name in ("sources", "pause", "temporary"))
+    sources.mkdir()
+    temporary.mkdir()
+    os.mkfifo(pause)
+    (sources / "library.cpp").write_text(f'#include "{pause}"\n')
+    command = [sys.executable, "-c", BUILD, str(sources), str(tmp_path / "built")]
+    env = {**os.environ, "TMPDIR": str(temporary)}
+    process = subprocess.Popen(command, env=env, start_new_session=True)
+    with pause.open("w"):  # opens once the compiler reads
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    pause.unlink()
+    pause.write_text('extern "C" int one() { return 1; }\n')
+    subprocess.run(command, env=env, check=True)
+    (place,) = (tmp_path / "built").iterdir()
+    assert [path.name for path in place.iterdir() if path.suffix != ".so"] == ["lock"]
+    assert list(temporary.iterdir()) == []
 
 
 def test_other_sources_have_other_libraries(kernels_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

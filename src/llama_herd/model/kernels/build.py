@@ -8,6 +8,7 @@ or that others than this user and root can have put there.
 
 import fcntl
 import os
+import shutil
 import stat
 import subprocess
 import tempfile
@@ -99,6 +100,8 @@ def build(folder: Path, sets: Sequence[InstructionSet] = INSTRUCTION_SETS) -> li
     try:
         place = trusted_folder(_folder_of(folder), make=True)
         with _locked(place):  # who comes second finds all there
+            for left in place.glob("tmp*"):  # by a build that was killed
+                shutil.rmtree(left, ignore_errors=True)
             return [_built(place, set, version) for set in sets]
     except OSError as error:
         raise BadInput(f"native kernels cannot be kept in {folder}: {error}. Fix: HERD_KERNELS_DIR") from None
@@ -188,10 +191,12 @@ def _built(place: Path, set: InstructionSet, version: str) -> Built:
 
 
 def _compiled(place: Path, stem: str, set: InstructionSet) -> Path:
-    """Compile beside the place and move the library there."""
+    """Compile beside the place, with the compiler's own files, and move the library there."""
     with tempfile.TemporaryDirectory(dir=place) as folder:
         library = Path(folder) / f"{set.name}.so"
-        command = [COMPILER, *_FLAGS, *set.compiler_flags, str(SOURCES / "library.cpp"), "-o", str(library)]
+        source = SOURCES / "library.cpp"
+        compiler = [COMPILER, *_FLAGS, *set.compiler_flags, str(source), "-o", str(library)]
+        command = ["env", f"TMPDIR={folder}", *compiler]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, check=False, timeout=_COMPILER_TIMEOUT_S
