@@ -1,5 +1,6 @@
 """The gateway as an ASGI application."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -22,7 +23,7 @@ from llama_herd.tasks.gateway.absent_routes import instead_of
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
 from llama_herd.tasks.gateway.context import GatewayContext, storage_of
-from llama_herd.tasks.gateway.problem import CLOSE, Problem
+from llama_herd.tasks.gateway.problem import CLOSE, PASSES, Problem
 from llama_herd.tasks.gateway.request_log import AnswerCount, RequestMiddleware, facts_of
 from llama_herd.tasks.gateway.routes import OPERATIONS, Endpoint
 from llama_herd.tasks.gateway.settings import GatewaySettings
@@ -104,6 +105,7 @@ ROUTES = (
 )
 
 _BUG = "the gateway has failed at this request"
+_STOPPING = "the gateway is shutting down"
 _WRONG_ROUTES = {
     404: ("not_found", "there is no such route: see /docs"),
     405: ("method_not_allowed", "this route has no such method: see /docs"),
@@ -173,9 +175,9 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 class ErrorMiddleware:
-    """Answers a request that met a bug of ours with 500.
+    """Answers a request that met a bug of ours with 500, and one whose time is over with 503.
 
-    Only the kind of the error and its place in the code are logged: its words may be a prompt's.
+    Of a bug only the kind and its place in the code are logged: its words may be a prompt's.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -193,6 +195,11 @@ class ErrorMiddleware:
 
         try:
             await self._app(scope, receive, pass_on)
+        except asyncio.CancelledError:  # by the server, which ends
+            answer = _answer(scope, Problem(503, "gateway_stopping", _STOPPING, headers=PASSES))
+            if has_begun:
+                raise
+            await answer(scope, receive, send)
         except Exception as error:
             late = error.__cause__ if has_begun else None  # Starlette answers no error behind a status
             answer = _answer(

@@ -101,6 +101,10 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         self._app.state.context.is_closing.set()
         await super().shutdown(sockets)
+        if self.force_exit:  # a second Ctrl-C: uvicorn would leave the app to be cancelled, with a traceback
+            for task in self.server_state.tasks:
+                task.cancel()
+            await self.lifespan.shutdown()
 
     @property
     def url(self) -> str:
