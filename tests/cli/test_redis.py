@@ -25,14 +25,17 @@ def _away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_it_runs_where_the_others_look_until_ctrl_c(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_it_runs_where_the_others_look_until_ctrl_c_or_its_terminal_closes(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     url = f"redis://localhost:{free_port()}/3"
     with fork_herd(tmp_path, "redis", HERD_REDIS_URL=url) as process:
         assert process.stdout.readline() == f"export HERD_REDIS_URL={url}\n"
         assert "is lost when it ends" in process.stdout.readline()
         assert invoke("status", HERD_REDIS_URL=url).exit_code == 0
         assert [path.name[:11] for path in tmp_path.iterdir()] == ["herd-redis-"]
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         assert process.wait(PATIENCE_S) == 0
         assert process.stdout.read() == process.stderr.read() == ""
     with pytest.raises(ConnectionError):

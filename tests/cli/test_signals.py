@@ -1,4 +1,4 @@
-"""What Ctrl-C does to a command."""
+"""What Ctrl-C and other signals do to a command."""
 
 import os
 import signal
@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from llama_herd.cli.generate import cancel_or_say
-from llama_herd.cli.signals import on_interrupt
+from llama_herd.cli.signals import on_interrupt, on_signals
 from llama_herd.tasks.client.client import Client
+from tests.cli.gateway_process import GatewayProcess
 from tests.cli.herd_command import invoke
+from tests.local.processes import PATIENCE_S
 
 
 def ctrl_c() -> None:
@@ -36,6 +38,29 @@ def test_the_first_ctrl_c_asks_and_the_second_interrupts() -> None:
             ctrl_c()
     assert asked == [True]
     assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_a_terminal_that_closes_is_heard_but_not_under_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    asked = []
+    try:
+        with on_signals((signal.SIGHUP,), lambda: asked.append("deaf")):
+            os.kill(os.getpid(), signal.SIGHUP)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with on_signals((signal.SIGHUP,), lambda: asked.append("heard")):
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert asked == ["heard"]
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_gateway_in_order(redis_url: str, tmp_path: Path, number: signal.Signals) -> None:
+    with GatewayProcess(redis_url, tmp_path / "log") as gateway:
+        gateway.process.send_signal(number)
+        assert gateway.process.wait(PATIENCE_S) == 0
+        assert len(gateway.log.splitlines()) == 1  # where it listens
 
 
 LOADING = """

@@ -9,8 +9,13 @@ from importlib import import_module
 
 @contextmanager
 def on_signals(numbers: tuple[signal.Signals, ...], action: Callable[[], None]) -> Iterator[None]:
-    """Call `action` for these signals within the block; from the main thread only."""
-    before = {number: signal.signal(number, lambda *_: action()) for number in numbers}
+    """Call `action` for these signals within the block; from the main thread only.
+
+    Not for a SIGHUP that is to be ignored, as under nohup.
+    """
+    is_deaf = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    heard = [number for number in numbers if not (is_deaf and number == signal.SIGHUP)]
+    before = {number: signal.signal(number, lambda *_: action()) for number in heard}
     try:
         yield
     finally:

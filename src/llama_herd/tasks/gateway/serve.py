@@ -36,7 +36,7 @@ MOST_FILES = 1 << 20
 def serve_gateway(
     settings: GatewaySettings, answers: AnswerCount, batches: BatchCount, on_start: Callable[[], None]
 ) -> None:
-    """Serve until SIGINT or SIGTERM. Raises BadInput and RedisUnavailable before it begins.
+    """Serve until SIGINT, SIGTERM or SIGHUP. Raises BadInput and RedisUnavailable before it begins.
 
     The counts tell what it answers and runs. on_start: called when it listens.
     """
@@ -120,7 +120,8 @@ class Server(uvicorn.Server):
             yield
             return
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        hangup = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)  # as by nohup
+        for number in (signal.SIGINT, signal.SIGTERM, *hangup):
             loop.add_signal_handler(number, self.handle_exit, number, None)
         yield
 
