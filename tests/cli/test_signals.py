@@ -40,6 +40,19 @@ def test_the_first_ctrl_c_asks_and_the_second_interrupts() -> None:
     assert signal.getsignal(signal.SIGINT) == before
 
 
+IMPORTING = """
+import os, signal
+from llama_herd import cli, extras
+extras.missing_modules = lambda _: os.kill(os.getpid(), signal.SIGINT)
+cli.main()
+"""
+
+
+def test_ctrl_c_before_a_command_has_begun_ends_it_without_a_word() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTING], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_a_terminal_that_closes_is_heard_but_not_under_nohup() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     asked = []

@@ -11,6 +11,13 @@ __all__ = ["main"]
 
 def main() -> None:
     """The entry point."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # while it imports, before typer hears of it
+        raise SystemExit(130) from None
+
+
+def _run() -> None:
     if sys.argv[1:] == ["health"]:
         _ask_port()
     from llama_herd.extras import install_command, missing_modules
