@@ -14,6 +14,7 @@ from llama_herd.model.files.safetensors import weight_paths
 from llama_herd.model.hub.choice import ChosenFiles, Room
 from llama_herd.model.hub.fetch import HubModel, fetch_model, find_model
 from llama_herd.model.hub.name import HubName
+from tests.full_disk import room_for
 from tests.hub_server import HubServer
 
 constants = pytest.importorskip("huggingface_hub.constants")
@@ -67,6 +68,13 @@ def test_a_disk_that_is_too_small_is_named_before_anything_comes(
     ):
         fetched([], [])
     assert all(hub.ranges(name) == [] for name in PARTS)
+
+
+def test_of_what_is_there_and_new_nothing_is_written(hub: HubServer) -> None:
+    """The cache may be a volume that this machine only reads."""
+    model = fetched([], [])
+    with room_for(0):
+        assert fetched([], []) == HubModel(model.path, model.choice)
 
 
 def test_an_index_says_which_files_hold_the_weights(hub: HubServer) -> None:

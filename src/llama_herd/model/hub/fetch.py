@@ -121,8 +121,10 @@ def _fetch_file(listing: RepoListing, file: HubFile, note: Callable[[int], None]
 
 
 def _note_newest_commit(listing: RepoListing) -> None:
-    """Note in the cache that this commit is the newest one."""
+    """Note in the cache that this commit is the newest one, unless it says so."""
     ref = storage_folder(listing.repo) / "refs" / "main"
+    if ref.is_file() and ref.read_bytes() == listing.commit.encode():  # the cache may be read-only
+        return
     ref.parent.mkdir(parents=True, exist_ok=True)
     written = ref.with_name(f"main.{os.getpid()}")
     written.write_text(listing.commit)
