@@ -2,15 +2,20 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
 import pytest
 from celery.result import AsyncResult
 
+from llama_herd.tasks.ledger.dead_letters import MAX_LETTERS, DeadLetters
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.script import all_scripts
 from llama_herd.tasks.protocol.message import TASK_NAME
 from tests.chaos.harness.herd import Herd
+from tests.chaos.harness.malformed import celery_message
 from tests.chaos.harness.patience import wait_until
 from tests.chaos.harness.sabotage import Sabotage
 
@@ -22,6 +27,9 @@ ENDLESS = {**JOB, "sampling": {**SAMPLING, "max_tokens": 4000}}
 
 #: So soon a message comes again that Redis has given to nobody.
 VISIBILITY_S = 5
+
+#: The limit of a worker that is sent longer messages, in bytes.
+MAX_BYTES = 65_536
 
 
 class Sender:
@@ -86,3 +94,55 @@ def test_each_call_of_a_worker_and_each_reply_may_be_lost(herd: Herd, tenants: s
     sent = Counter(json.loads(one)["headers"]["id"] for one in herd.jobs.redis.lrange("shop", 0, -1))
     assert sent.keys() == {f"after-{one}" for one in sender.bare}
     assert sent.total() - len(sent) <= sum(b"shop" in call for call in sender.lost)
+
+
+class OddSender:
+    """Sends what never runs, and loses a call of the worker that is to say so, or its reply, meanwhile."""
+
+    def __init__(self, herd: Herd) -> None:
+        self.herd = herd
+        self.proxy, self.redis = herd.proxy, herd.jobs.redis
+
+    def send(self, name: str) -> None:
+        """Send one of each kind under the name, or all once more."""
+        app, queue = self.herd.celery, self.herd.queue
+        long = celery_message([[], {"prompt": "x" * MAX_BYTES}, {}], id=f"long-{name}")
+        self.redis.lpush(queue, b'{"headers": {"id": "junk-%s"}}' % name.encode(), long)
+        app.send_task("nobody.has", queue=queue, task_id=f"foreign-{name}")
+        app.send_task(TASK_NAME, kwargs=JOB, queue=queue, task_id=f"bad id {name}")
+        late = datetime.now(UTC) - timedelta(seconds=1)
+        app.send_task(TASK_NAME, kwargs=JOB, queue=queue, task_id=f"expired-{name}", expires=late)
+        app.control.revoke(f"revoked-{name}")
+        app.send_task(TASK_NAME, kwargs=JOB, queue=queue, task_id=f"revoked-{name}")
+
+    def untold(self, name: str) -> Sequence[str]:
+        """What of a name Celery is not told, and what is not among the dead letters."""
+        told = [f"{kind}{name}" for kind in ("long-", "foreign-", "bad id ", "expired-", "revoked-")]
+        buried = {one.task_id for one in run_call(self.redis, DeadLetters().letters(MAX_LETTERS))}
+        missing = {f"junk-{name}", *told[:2]} - buried
+        return [one for one in told if not AsyncResult(one, app=self.herd.celery).ready()] + [*missing]
+
+    def lose(self, number: int, *, is_reply: bool) -> bool:
+        """Send all kinds, and wait until nothing is missing. Whether they took so many calls."""
+        name = f"{number}-{is_reply}"
+        self.proxy.lose(number, is_reply=is_reply)
+        self.send(name)
+
+        def is_in_the_gap() -> bool:
+            return is_reply and b"BRPOP" in self.proxy.lost
+
+        wait_until(lambda: not self.untold(name) or is_in_the_gap(), f"{name} told")
+        if self.untold(name):
+            self.send(name)
+            wait_until(lambda: not self.untold(name), f"{name} told")
+        return bool(self.proxy.lost)
+
+
+def test_what_never_runs_is_told_and_kept_whichever_call_is_lost(herd: Herd) -> None:
+    """Dead letters are written; Celery is told of what is too long, unknown, misnamed, late or revoked."""
+    sabotage = Sabotage(visibility_s=VISIBILITY_S)
+    herd.start_workers(1, is_behind_proxy=True, sabotage=sabotage, max_message_bytes=MAX_BYTES)
+    sender = OddSender(herd)
+    for number in count(1):
+        if not any([sender.lose(number, is_reply=False), sender.lose(number, is_reply=True)]):
+            break

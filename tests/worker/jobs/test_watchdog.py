@@ -79,12 +79,14 @@ def test_a_part_that_has_work_and_does_none_is_noticed(watchdog: Watchdog, part:
 def test_a_redis_that_takes_no_writes_explains_a_standstill(
     watchdog: Watchdog, redis: Any, setting: str
 ) -> None:
+    watchdog.watch(SilentPoller())
+    redis.lpush("herd.m", "message")
     redis.config_set(setting, 1)
     try:
         redis.config_resetstat()
         watchdog.start()
         wait_until(lambda: len(redis.info("errorstats")) > 0, "a look is refused")
         wait_until(lambda: sum(one["count"] for one in redis.info("errorstats").values()) > 5, "and more")
-        assert watchdog.stuck_s == 0
+        assert (watchdog.stuck_s, watchdog.silent_s) == (0, 0)
     finally:
         redis.config_set(setting, 0)

@@ -6,7 +6,7 @@ too. Here they go to the dead letters, with the reason.
 
 from collections import Counter
 from collections.abc import Container
-from functools import cached_property
+from functools import cached_property, partial
 from time import monotonic
 from typing import Any
 
@@ -27,6 +27,7 @@ from llama_herd.worker.broker.long_messages import TooLong, short_stand_in
 from llama_herd.worker.broker.message_lot import MAX_MESSAGES, message_in, take_messages
 from llama_herd.worker.broker.queue_order import QueueOrder, QueuePlaces
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues, is_wrong_type
+from llama_herd.worker.insisting import insist
 from llama_herd.worker.settings import NUM_LOOK_AHEAD
 
 log = structlog.get_logger(__name__)
@@ -240,7 +241,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         self._bury(raw, queue, reason)
         if len(raw) > process.own_settings().max_message_bytes and (told := short_stand_in(raw, queue)):
             with self.conn_or_acquire() as client:
-                client.rpush(queue, told)
+                insist(partial(client.rpush, queue, told), "the stand-in of a long message")
 
     def put_aside_note(self, tag: str | bytes, reason: str) -> None:
         """Keep a message that is noted as held, and cannot be put back, among the dead letters."""
@@ -250,10 +251,12 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         self.qos.forget(tag)
 
     def _bury(self, raw: bytes, queue: str, reason: str) -> None:
+        """Write a dead letter. Nobody else may have the message, so no other is taken before."""
         log.error("message put aside", reason=reason, num_bytes=len(raw))
         letters = DeadLetters.from_settings(process.own_settings().for_queue(queue))
+        letter = letters.bury(raw, queue=queue, reason=reason, worker=self.worker)
         with self.conn_or_acquire() as client:
-            run_call(client, letters.bury(raw, queue=queue, reason=reason, worker=self.worker))
+            insist(partial(run_call, client, letter), "a dead letter")
 
 
 class QueueTransport(redis_transport.Transport):  # type: ignore[misc]

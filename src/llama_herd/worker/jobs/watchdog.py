@@ -59,10 +59,9 @@ class WatchedPart(Protocol):
 class Watchdog(threading.Thread):
     """Checks once a second that messages are polled and parts progress, and sometimes what memory Redis has.
 
-    Silence is suspicious only while messages wait, there is room for them, and Redis answers: a full batch, a
-    rate limit, an empty queue and a Redis that is away all explain it. A part without progress is suspicious
-    only while Redis accepts writes. Both are counted in looks, so that a process that was frozen is not
-    blamed for it.
+    Silence is suspicious only while messages wait and there is room for them: a full batch, a rate limit and
+    an empty queue explain it. It and a part without progress are suspicious only while Redis accepts writes.
+    Both are counted in looks, so that a process that was frozen is not blamed for it.
     """
 
     def __init__(
@@ -157,9 +156,9 @@ class Watchdog(threading.Thread):
             return False
         try:
             depths = run_calls(self._redis, self._depths)
-            return any(isinstance(depth, int) and depth > 0 for depth in depths)
         except RedisError:
             return False
+        return any(isinstance(depth, int) and depth > 0 for depth in depths) and self._takes_writes()
 
     def _check_part(self, name: str, part: WatchedPart) -> None:
         """End the worker if something has waited in a part for too long, but nothing was done."""
