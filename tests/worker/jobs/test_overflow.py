@@ -54,13 +54,15 @@ class FullWorker:
         self.claims = self.tenancy.claims
         self.gate = SuspectGate(patience_s=0.0, clearing_s=0.0)
         self.released: list[str] = []
+        self.let_go: list[str] = []
         self.closed: list[bool] = []
         told = (alone(self.tenancy), self.gate, cast(Publisher, self))
         self.overflow = Overflow(*told, SLOTS, NUM_PLACES, grace_s=0.0)
 
-    def put(self, released: Sequence[LeftJob]) -> None:
+    def put(self, left: Sequence[LeftJob]) -> None:
         """What the publisher hears."""
-        self.released.extend(one.attempt.job_id for one in released)
+        for one in left:
+            (self.let_go if one.settle is Attempt.let_go else self.released).append(one.attempt.job_id)
 
     def claim(self, job_id: str, waited_s: float, priority: int = 0) -> Attempt:
         job = GenerationJob(prompt="hi", priority=priority)
@@ -113,6 +115,20 @@ def test_the_newest_go_to_a_worker_that_idles(full: FullWorker) -> None:
     record = run_call(full.redis, full.ledger.record("job-4"))
     assert record is not None
     assert (record.state, record.owner, record.attempts) == ("queued", None, 0)
+
+
+def test_one_that_was_released_by_a_call_without_an_answer_leaves_too(full: FullWorker) -> None:
+    for number in range(3):
+        full.claim(f"job-{number}", waited_s=10 - number)
+    newest = full.claims.in_hand()[-1]
+    run_call(full.redis, full.tenancy.release(newest, push=True))
+    full.hear(status(IDLE, running=3))
+    full.look_twice()
+    assert full.let_go == ["job-2"]
+    full.claims.end(newest)
+    full.look()
+    assert full.released == ["job-1"]
+    assert full.redis.llen("herd.m") == 2
 
 
 def test_who_gives_away_asks_for_no_messages_before_and_meanwhile(full: FullWorker) -> None:
@@ -189,12 +205,12 @@ def test_those_inside_leave_for_one_that_must_run_alone_and_nobody_comes_meanwhi
     assert full.closed[-1] is False
 
 
-def test_a_job_that_has_another_owner_by_now_is_left_alone(full: FullWorker) -> None:
+def test_a_job_that_has_another_owner_by_now_is_let_go(full: FullWorker) -> None:
     full.claim("job", waited_s=10)
     full.redis.hset(full.ledger.job_key("job"), "owner", "somebody else")
     full.hear(status(IDLE))
     full.look_twice()
-    assert full.released == []
+    assert (full.released, full.let_go) == ([], ["job"])
     assert full.redis.llen("herd.m") == 0
 
 

@@ -101,6 +101,9 @@ class Overflow:
             return
         answers = run_calls(tenancy.redis, [tenancy.release(one, push=True) for one in attempts])
         released = [one for one, answer in zip(attempts, answers, strict=True) if answer is Release.RELEASED]
+        # Such as one that was released before, by a call whose answer was lost.
+        fenced = [one for one, answer in zip(attempts, answers, strict=True) if answer is Release.FENCED]
         if released:
             log.info(log_event, num_jobs=len(released))
-            self.publisher.put([LeftJob(one, Attempt.acknowledge) for one in released])
+        self.publisher.put([LeftJob(one, Attempt.acknowledge) for one in released])
+        self.publisher.put([LeftJob(one, Attempt.let_go) for one in fenced])
