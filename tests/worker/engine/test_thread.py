@@ -222,6 +222,16 @@ def test_how_it_stands_may_be_asked_at_any_moment(desk: Desk, model: LoadedModel
     assert (desk.thread.stats.num_running, desk.thread.num_waiting) == (0, 0)
 
 
+def test_only_sequences_wait_and_each_counts(desk: Desk, model: LoadedModel) -> None:
+    """Not what else is told the engine during a long step."""
+    desk.thread.stop()
+    first, second = sequence(model, "first"), sequence(model, "second")
+    desk.thread.submit(first, second)
+    for _ in range(5):
+        desk.thread.confirm([first.info])
+    assert desk.thread.num_waiting == 2
+
+
 def look(thread: EngineThread) -> list[int]:
     """How many run, as often as can be asked."""
     seen = [0]

@@ -23,7 +23,7 @@ class EngineThread(threading.Thread):
     """Steps the engine while there is work and sleeps while there is none.
 
     Other threads only call `submit`, `confirm`, `abort` and `count_anew`, which pass to the engine, and read
-    `stats`.
+    `stats` and `num_waiting`.
     Outputs go to the engine's sink.
     """
 
@@ -31,6 +31,7 @@ class EngineThread(threading.Thread):
         super().__init__(name="engine", daemon=True)
         self._engine = engine
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()  # calls to the engine
+        self._num_submitted = self._num_seen = 0  # sequences: passed on here, and taken by the engine
         self._is_stopping = False
         self._stats = engine.stats
         self._moved_s = monotonic()
@@ -44,15 +45,20 @@ class EngineThread(threading.Thread):
     @property
     def num_waiting(self) -> int:
         """Sequences that are not admitted yet, including those that the engine has not seen."""
-        return self._stats.num_waiting + self._inbox.qsize()
+        num_seen = self._num_seen  # first, as both only grow
+        return self._stats.num_waiting + self._num_submitted - num_seen
 
     def is_stalled(self, stall_s: float) -> bool:
         """Whether there is work, but no step and no layer has finished for `stall_s`."""
         return self._stats.has_work and monotonic() - self._moved_s > stall_s
 
     def submit(self, *sequences: Sequence) -> None:
-        """Pass on sequences; those of one job go together, since their job's start is confirmed once."""
-        self._inbox.put(partial(self._engine.submit, *sequences))
+        """Pass on sequences; those of one job go together, since their job's start is confirmed once.
+
+        One thread at a time submits.
+        """
+        self._num_submitted += len(sequences)
+        self._inbox.put(partial(self._see, *sequences))
 
     def confirm(self, infos: Iterable[SequenceInfo]) -> None:
         self._inbox.put(partial(self._engine.confirm, tuple(infos), self._engine.clock()))
@@ -111,6 +117,10 @@ class EngineThread(threading.Thread):
     def _take(self, call: Callable[[], None]) -> None:
         call()
         self._stats = self._engine.stats
+
+    def _see(self, *sequences: Sequence) -> None:
+        self._num_seen += len(sequences)
+        self._engine.submit(*sequences)
 
     def _note_move(self) -> None:
         self._moved_s = monotonic()
