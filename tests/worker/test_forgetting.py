@@ -4,13 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 from celery import Celery
+from celery.result import AsyncResult
 from redis import Redis
 
+from llama_herd.errors import GenerationError
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.keys import Keys
-from llama_herd.tasks.protocol.message import TASK_NAME, queue_name
+from llama_herd.tasks.protocol.message import TASK_NAME, Envelope, queue_name
 from llama_herd.tasks.settings import Settings
 from tests.local.processes import PATIENCE_S, WorkerProcess, wait_until
 from tests.tasks.client.test_purge import values
@@ -87,6 +89,22 @@ def test_after_its_time_nothing_is_left(client: Client, celery_app: Celery, redi
             assert redis.ttl(key) in {GONE, *range(TTL_S + 1)}
     wait_until(lambda: not holders(redis, *job_ids), "end of retention")
     assert not any(redis.exists(Keys().events_key(job_id)) for job_id in job_ids)
+
+
+def test_a_message_that_comes_after_its_jobs_time_tells_celery_that_it_is_forgotten(
+    client: Client, celery_app: Celery, redis: Redis
+) -> None:
+    """As of a job that was cancelled in a long queue. One of which Celery knows the end keeps that."""
+    known = run_both_ways(client, celery_app, redis)[0]
+    redis.delete(Keys().job_key(known), Keys().events_key(known))
+    for job_id in (known, "cancelled"):
+        message = Envelope.for_job(job_id, queue_name("m")).with_tag(f"{job_id}:1:0")
+        redis.lpush(queue_name("m"), message)
+    with pytest.raises(GenerationError, match="no longer kept") as failure:
+        AsyncResult("cancelled", app=celery_app).get(timeout=PATIENCE_S)
+    assert failure.value.code == "forgotten"
+    assert AsyncResult(known, app=celery_app).state == "SUCCESS"
+    wait_until(lambda: not redis.exists(Keys().unacked_key), "acknowledgement")
 
 
 def test_a_delayed_job_runs_when_it_is_due_and_no_sooner(client: Client, redis: Redis) -> None:

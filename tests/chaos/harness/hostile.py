@@ -285,7 +285,7 @@ class HostileMessages:
         return self._message(body, id=job_id, delivery_tag=f"{named}:{end}")
 
     def _forged(self) -> bytes:
-        """Exactly like our client's, but its job has no record: it looks forgotten, and is dropped."""
+        """Exactly like our client's, but its job has no record: it looks forgotten, and runs nothing."""
         job_id = str(uuid.UUID(int=self._rng.getrandbits(128)))
         tag = f"{job_id}:1:{self._rng.randrange(2 * 10**12)}"
         return self._message([[], {}, EMBED], id=job_id, delivery_tag=tag, correlation_id=job_id)

@@ -133,7 +133,7 @@ def test_a_message_that_asks_for_nothing_is_told_so_whatever_its_tag_begins_with
     assert "prompt" in end.error.message
 
 
-def test_a_message_of_ours_whose_record_is_forgotten_is_acked_and_leaves_nothing(
+def test_a_message_of_ours_whose_record_is_forgotten_is_acked_and_leaves_no_record(
     client: Client, worker: WorkerProcess, redis: Redis
 ) -> None:
     job_id = push(redis, {}, "{}:1:1700000000000")

@@ -263,7 +263,7 @@ class Intake(threading.Thread):
                 self._open(delivery, answer, first)
             case Busy():
                 self._put_off(delivery, answer.remaining_ms / 1000 + LEASE_MARGIN_S)
-            case Ended():
+            case Ended() | Unknown():  # one whose record is forgotten has ended, and Celery may not know it
                 self._finisher.settle(
                     self._tenancy_of(delivery), delivery.job_id, [delivery], self._line(delivery)
                 )
@@ -271,9 +271,6 @@ class Intake(threading.Thread):
                 delivery.acknowledge()
             case Early():
                 delivery.acknowledge()  # a sweep pushes a new message when the job is due
-            case Unknown():
-                log.warning("message names a forgotten job", **self._line(delivery))
-                delivery.acknowledge()
             case ResponseError():
                 self._act_on_error(delivery, answer)
 
