@@ -74,7 +74,9 @@ class Sender:
                 if not self.are_told(one):
                     self.send(one)
         wait_until(lambda: self.are_told(*told), f"{told} told")
-        self.lost.append(proxy.lost)
+        self.lost.append(proxy.spare())
+        if is_in_the_gap():
+            self.send(now)  # it is lost instead of one that comes later
         return bool(proxy.lost)
 
 
@@ -132,8 +134,9 @@ class OddSender:
             return is_reply and b"BRPOP" in self.proxy.lost
 
         wait_until(lambda: not self.untold(name) or is_in_the_gap(), f"{name} told")
-        if self.untold(name):
-            self.send(name)
+        self.proxy.spare()
+        if is_in_the_gap():
+            self.send(name)  # all, also if they are told: the first is lost instead of one that comes later
             wait_until(lambda: not self.untold(name), f"{name} told")
         return bool(self.proxy.lost)
 

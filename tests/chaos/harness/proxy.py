@@ -11,6 +11,7 @@ import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -50,6 +51,11 @@ class FaultProxy:
     def lose(self, number: int, *, is_reply: bool) -> None:
         """Lose the call of this number from now on (1: the next), or its reply alone, with its connection."""
         self._loses_reply, self.lost, self._lost_in = is_reply, b"", number
+
+    def spare(self) -> bytes:
+        """Lose no further call. Returns the one that was lost, as in `lost`."""
+        self._call(partial(setattr, self, "_lost_in", 0))
+        return self.lost
 
     def hold(self) -> None:
         """Be a black hole: connections stay open and new ones are accepted, but nothing arrives."""
