@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.worker.loading.machine import free_bytes, machine_bytes, total_bytes
+from llama_herd.worker.loading.machine import free_bytes, machine_bytes, own_groups, total_bytes
 
 GIB = 1 << 30
 
@@ -27,7 +27,7 @@ def container(folder: Path, limit: str) -> Path:
 
 
 def test_what_caches_files_counts_as_free(meminfo: Path, tmp_path: Path) -> None:
-    assert machine_bytes(meminfo, tmp_path / "no cgroup") == 4 * GIB
+    assert machine_bytes(meminfo, [tmp_path / "no cgroup"]) == 4 * GIB
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_what_caches_files_counts_as_free(meminfo: Path, tmp_path: Path) -> None
 def test_a_container_has_what_its_limit_leaves(
     meminfo: Path, tmp_path: Path, limit: str, expected: int
 ) -> None:
-    assert machine_bytes(meminfo, container(tmp_path / "cgroup", limit)) == expected
+    assert machine_bytes(meminfo, [container(tmp_path / "cgroup", limit)]) == expected
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,30 @@ def test_a_container_has_what_its_limit_leaves(
 def test_all_memory_is_that_of_the_container_if_it_has_a_limit(
     meminfo: Path, tmp_path: Path, limit: str, expected: int
 ) -> None:
-    assert total_bytes("cpu", meminfo, container(tmp_path / "cgroup", limit)) == expected
+    assert total_bytes("cpu", meminfo, [container(tmp_path / "cgroup", limit)]) == expected
+
+
+@pytest.mark.parametrize(("own", "above"), [("6442450944", "max"), ("max", "6442450944")])
+def test_a_service_has_the_least_that_it_and_those_above_it_may_have(
+    meminfo: Path, tmp_path: Path, own: str, above: str
+) -> None:
+    root = container(tmp_path / "cgroup", "max")
+    container(root / "system.slice", above)
+    container(root / "system.slice" / "herd.service", own)
+    (tmp_path / "own").write_text("1:name=systemd:/elsewhere\n0::/system.slice/herd.service\n")
+    groups = own_groups(root, tmp_path / "own")
+    assert [one.name for one in groups] == ["herd.service", "system.slice", "cgroup"]
+    assert total_bytes("cpu", meminfo, groups) == 6 * GIB
+    assert machine_bytes(meminfo, groups) == 4 * GIB
+    (root / "system.slice" / "memory.max").write_text(f"{2 * GIB}\n")
+    assert machine_bytes(meminfo, groups) == GIB
+
+
+@pytest.mark.parametrize("said", ["0::/\n", "0::/../../other\n", "9:memory:/a\n", None])
+def test_a_container_is_the_topmost_group_that_it_sees(tmp_path: Path, said: str | None) -> None:
+    if said is not None:
+        (tmp_path / "own").write_text(said)
+    assert own_groups(tmp_path / "cgroup", tmp_path / "own")[-1] == tmp_path / "cgroup"
 
 
 def test_this_machine_has_some() -> None:

@@ -17,11 +17,11 @@ CORES = len(os.sched_getaffinity(0))
 )
 def test_a_container_s_limit_counts_in_whole_cores(tmp_path: Path, limit: str, cores: int) -> None:
     (tmp_path / "cpu.max").write_text(f"{limit}\n")
-    assert num_cores(tmp_path) == cores
+    assert num_cores([tmp_path]) == cores
 
 
 def test_without_a_limit_it_is_the_cores_that_it_may_run_on(tmp_path: Path) -> None:
-    assert num_cores(tmp_path) == CORES
+    assert num_cores([tmp_path]) == CORES
 
 
 def test_one_core_is_left_to_the_rest_unless_threads_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

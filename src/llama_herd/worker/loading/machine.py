@@ -1,16 +1,16 @@
-"""What this process may use of its machine or container: memory in all, and cores for its threads."""
+"""What this process may use of its machine, container or service: memory, and cores for its threads."""
 
 import os
 import re
-from math import inf
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from llama_herd.worker.loading.neighbours import PlanNotes
 from llama_herd.worker.settings import WorkerSettings
 
-#: Where Linux reports the machine's memory, and the limit of a container (cgroup v2).
+#: Where Linux reports the machine's memory, and the limits of groups of processes (cgroup v2).
 MEMINFO = Path("/proc/meminfo")
-CGROUP = Path("/sys/fs/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
 
 #: What is mapped into this process, where the system tells.
@@ -35,28 +35,24 @@ def free_bytes(device: str) -> int:
     return max(0, machine_bytes() + resident_bytes("self") - untouched)
 
 
-def total_bytes(device: str, meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
-    """Memory of a GPU; for `cpu` that of the machine, or the limit of the container if that is less."""
+def total_bytes(device: str, meminfo: Path = MEMINFO, groups: Sequence[Path] | None = None) -> int:
+    """Memory of a GPU; for `cpu` that of the machine, or the least limit of our groups if that is less."""
     if device != "cpu":
         import torch
 
         return int(torch.cuda.mem_get_info(device)[1])
-    limit_path = cgroup / "memory.max"
-    limit = limit_path.read_text().strip() if limit_path.exists() else "max"
-    total = 1024 * _number(meminfo, "MemTotal:")
-    return total if limit == "max" else min(total, int(limit))
+    limits = (int(limit) for _, (limit,) in _limits("memory.max", groups))
+    return min((1024 * _number(meminfo, "MemTotal:"), *limits))
 
 
-def machine_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
-    """Bytes that the machine has left, or the container if it has less.
+def machine_bytes(meminfo: Path = MEMINFO, groups: Sequence[Path] | None = None) -> int:
+    """Bytes that the machine has left, or one of our groups if it has less.
 
     Memory that only caches files counts as free.
     """
-    available = 1024 * _number(meminfo, "MemAvailable:")
-    limit_path = cgroup / "memory.max"
-    limit = limit_path.read_text().strip() if limit_path.exists() else "max"
-    left = inf if limit == "max" else int(limit) - _number(cgroup / "memory.stat", "anon")
-    return max(0, int(min(available, left)))
+    limits = _limits("memory.max", groups)
+    left = (int(limit) - _number(group / "memory.stat", "anon") for group, (limit,) in limits)
+    return max(0, min((1024 * _number(meminfo, "MemAvailable:"), *left)))
 
 
 def resident_bytes(pid: int | str) -> int:
@@ -85,12 +81,21 @@ def num_threads(settings: WorkerSettings) -> int:
     return min(settings.threads or max(1, cores - 1), cores)
 
 
-def num_cores(cgroup: Path = CGROUP) -> int:
-    """The cores that this process may run on, or whole cores of its container's limit if these are fewer."""
-    num_cores = len(os.sched_getaffinity(0))
-    limit_path = cgroup / "cpu.max"
-    quota_us, _, period_us = limit_path.read_text().partition(" ") if limit_path.exists() else ("max", "", "")
-    return num_cores if quota_us == "max" else max(1, min(num_cores, int(quota_us) // int(period_us)))
+def num_cores(groups: Sequence[Path] | None = None) -> int:
+    """The cores that this process may run on, or whole cores of its groups' least limit if it is less."""
+    limits = _limits("cpu.max", groups)
+    allowed = (int(quota_us) // int(period_us) for _, (quota_us, period_us) in limits)
+    return max(1, min((len(os.sched_getaffinity(0)), *allowed)))
+
+
+def own_groups(root: Path = CGROUPS, own: Path = PROC / "self" / "cgroup") -> tuple[Path, ...]:
+    """The group of this process and those above it, whose limits all hold.
+
+    The topmost is that of the machine, or of the container; a service of systemd has its own below it.
+    """
+    lines = own.read_text().splitlines() if own.exists() else []
+    path = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
+    return tuple(one for one in (root / path, *(root / path).parents) if one.is_relative_to(root))
 
 
 def complaint_of_threads(settings: WorkerSettings) -> str:
@@ -116,3 +121,11 @@ def openmp_runtimes(maps: Path = MAPS) -> list[str]:
 def _number(path: Path, name: str) -> int:
     """The number after a name, in a file with one name per line."""
     return next(int(line.split()[1]) for line in path.read_text().splitlines() if line.split()[0] == name)
+
+
+def _limits(name: str, groups: Sequence[Path] | None) -> Iterator[tuple[Path, list[str]]]:
+    """The groups that limit something, and what the file of this name says; None: those of this process."""
+    for group in own_groups() if groups is None else groups:
+        said = (group / name).read_text().split() if (group / name).exists() else ["max"]
+        if said[0] != "max":
+            yield group, said
