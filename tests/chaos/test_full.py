@@ -29,7 +29,7 @@ def test_running_jobs_wait_for_disk_and_new_ones_are_refused(herd: Herd) -> None
     job_ids = herd.jobs.submit(4, SAMPLED)
     herd.jobs.wait_for(job_ids, "n", 20)
     with herd.server.disk_full():
-        wait_until(lambda: "Redis is full" in worker.log, "worker notices")
+        wait_until(lambda: "Redis takes no events" in worker.log, "worker notices")
         with pytest.raises(RedisUnavailable, match="disk"):
             herd.jobs.client.submit(prompt="too much")
     assert {result.attempts for result in herd.jobs.results()} == {1}
@@ -42,7 +42,7 @@ def test_a_message_taken_while_redis_is_full_is_not_lost_and_its_worker_lives(he
     with herd.server.full():
         worker.signal(signal.SIGCONT)
         wait_until(lambda: herd.jobs.redis.llen(herd.queue) < len(job_ids), "a message taken")
-        wait_until(lambda: "Redis refused a claim" in worker.log, "worker notices")
+        wait_until(lambda: "Redis takes no claims" in worker.log, "worker notices")
     assert {result.finish_reason for result in herd.jobs.results()} == {"length"}
     assert worker.is_alive
 

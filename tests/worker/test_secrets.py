@@ -149,7 +149,7 @@ def test_no_prompt_and_no_password_is_shown_by_anything(
     assert {event["result"] for event in seen if event["type"] == "task-succeeded"} <= {", ..."}
     shown["events"] = json.dumps(seen)
     server.stop()
-    wait_until(lambda: "Cannot connect to" in worker.log, "the worker says that Redis is away")
+    wait_until(lambda: "waiting for Redis" in worker.log, "the worker says that Redis is away")
     shown["log"] = worker.log
     assert [name for name, text in shown.items() if CANARY in text] == []
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 import structlog
 from redis.exceptions import ResponseError
 
+from llama_herd.ops.logs import error_name
 from llama_herd.tasks.connection.temporary_errors import is_temporary
 
 log = structlog.get_logger(__name__)
@@ -54,7 +55,7 @@ def insist(
         except Exception as error:
             judge(error)
             if pause_s == MIN_PAUSE_S:
-                log.warning(f"Redis did not take {what}, retrying", error=type(error).__name__)
+                log.warning(f"Redis did not take {what}, retrying", error=error_name(error))
         if pause(pause_s):
             raise Stopped
         pause_s = min(2 * pause_s, MAX_PAUSE_S)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from structlog.testing import capture_logs
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.model.llama2 import Llama
@@ -30,6 +31,7 @@ from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until
+from tests.redis_errors import num_errors
 from tests.worker.jobs.sent_message import SentMessage
 from tests.worker.jobs.short_job import JOB, end_of, the_end
 
@@ -94,6 +96,24 @@ def test_what_is_claimed_together_is_held_while_the_first_is_made_ready(
     for job_id in job_ids:
         wait_until(partial(end_of, redis, Ledger(), job_id), f"the end of {job_id}")
     assert {"second", "third"} <= held[1]
+
+
+def test_a_full_redis_is_told_once_for_all_claims(redis: Redis, service: Service) -> None:
+    job_ids = ["first", "second", "third"]
+    for job_id in job_ids:
+        run_call(redis, Ledger().submit(job_id, JOB, Envelope.for_job(job_id, "herd.tiny")))
+    redis.config_resetstat()
+    redis.config_set("maxmemory", 1)
+    try:
+        with capture_logs() as said:
+            for job_id in job_ids:
+                service.take(SentMessage(job_id))
+            wait_until(lambda: num_errors(redis, "OOM") >= 30, "claims are refused")
+        assert [line["event"] for line in said] == ["Redis takes no claims, retrying"]
+    finally:
+        redis.config_set("maxmemory", 0)
+    for job_id in job_ids:
+        wait_until(partial(end_of, redis, Ledger(), job_id), f"the end of {job_id}")
 
 
 def test_a_job_on_its_last_attempt_waits_until_it_is_alone(

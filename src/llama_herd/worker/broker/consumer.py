@@ -1,13 +1,15 @@
 """Celery's consumer, made safe: no message can end it, whatever is in it."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from time import sleep
 from typing import Any
 
 import structlog
 from celery import Celery
-from celery.exceptions import InvalidTaskError
+from celery.exceptions import CPendingDeprecationWarning, InvalidTaskError
 from celery.worker import consumer
 from kombu.message import Message
 from redis.exceptions import RedisError
@@ -15,6 +17,7 @@ from redis.exceptions import RedisError
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 from llama_herd.ops.logs import error_name
+from llama_herd.tasks.connection.connect import unavailable
 from llama_herd.tasks.protocol.job import is_job_id
 from llama_herd.tasks.protocol.message import is_job_task
 from llama_herd.worker import process
@@ -49,6 +52,8 @@ _EMBED = ("callbacks", "errbacks", "chord")
 
 #: Celery's options for the pauses before it connects again; its defaults grow to half a minute.
 RECONNECT = {"interval_start": 0.2, "interval_step": 0.3, "interval_max": 2.0}
+#: Pause before it does so where Redis is there, but of no use.
+USELESS_S = 1.0
 
 
 class Consumer(consumer.Consumer):  # type: ignore[misc]
@@ -61,13 +66,43 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
         """Make a consumer without gossip and mingle, which reach every worker in a Redis, whoever owns it."""
         quiet = dict.fromkeys(("without_mingle", "without_gossip"), True)
         quiet["without_heartbeat"] = not options.get("task_events")
+        self._outage, self._is_of_use = "", False
+        # At each lost connection, of tasks that Celery may cancel one day; its logs let them pass until here.
+        warnings.filterwarnings("ignore", category=CPendingDeprecationWarning)
         super().__init__(*args, worker_options={**(worker_options or {}), **quiet}, **options)
         accept_compression(process.own_settings().max_message_bytes)
 
     def ensure_connected(self, conn: Any) -> Any:
         """Connect or reconnect within two seconds after Redis is back."""
-        conn.ensure_connection = partial(conn.ensure_connection, **RECONNECT)
+        ensure = conn.ensure_connection
+
+        def ensure_connection(_: Any, *args: Any, **options: Any) -> Any:
+            return ensure(lambda error, _: self._note_outage(error), *args, **{**options, **RECONNECT})
+
+        conn.ensure_connection = ensure_connection
         return super().ensure_connected(conn)
+
+    def on_connection_error_before_connected(self, exc: Exception) -> None:
+        self._note_outage(exc)
+        sleep(USELESS_S)
+
+    def on_connection_error_after_connected(self, exc: Exception) -> None:
+        """Take a connection that was never of use for none; Celery tells of each as one that it has lost."""
+        if self._is_of_use:
+            super().on_connection_error_after_connected(exc)
+        else:
+            with suppress(Exception):
+                self.connection.collect()
+            self.on_connection_error_before_connected(exc)
+        self._is_of_use = False
+
+    def _note_outage(self, error: Exception) -> None:
+        """Log why there is no connection, once until there is one; Celery would at each try."""
+        url = process.own_settings().redis_url
+        reason = str(unavailable(error, url)) if isinstance(error, RedisError) else error_name(error)
+        if reason != self._outage:
+            log.warning("waiting for Redis", reason=reason)
+            self._outage = reason
 
     def update_strategies(self) -> None:
         """Have the app of each tenant run the messages of the tenant's queue."""
@@ -91,6 +126,7 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
     def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Message], Any]:
         """Celery calls this for each connection."""
         handle = super().create_task_handler(*args, **options)
+        self._outage, self._is_of_use = "", True
         self.pool.watch(self.task_consumer.channel)
 
         def guarded(message: Message) -> Any:

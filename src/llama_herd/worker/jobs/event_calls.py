@@ -9,6 +9,7 @@ import structlog
 from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.tasks.connection.broken_connections import LARGE_BYTES, BrokenConnections
+from llama_herd.tasks.connection.complaint import redis_complaint
 from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
 from llama_herd.tasks.ledger.answers import Emission, Emitted
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, EmitEntry, TenantEntry, emit
@@ -52,6 +53,7 @@ class EventCalls:
         self.num_answered = 0
         #: Calls that were repeated, since Redis did not answer or was full.
         self.num_repeats = 0
+        self._is_full = False
 
     def give_up_in(self, seconds: float) -> None:
         self._give_up_s = monotonic() + seconds
@@ -63,10 +65,14 @@ class EventCalls:
     def send(self, events: Rows[Outgoing]) -> list[tuple[Outgoing, Emitted]]:
         """Send events; return each with the ledger's answer, after a pause where Redis is full."""
         answered = [pair for lot in _lots(events) for pair in self._send_lot(lot)]
-        if any(answer.is_full for _, answer in answered):
+        complaint = next((answer.reason for _, answer in answered if answer.is_full), "")
+        if complaint:
             self.num_repeats += 1
-            log.warning("Redis is full, retrying")
+            if not self._is_full:
+                reason = f"Redis {redis_complaint(ResponseError(complaint))}"
+                log.warning("Redis takes no events, retrying", reason=reason)
             sleep(FULL_S)
+        self._is_full = bool(complaint)
         return answered
 
     def insist(

@@ -16,6 +16,7 @@ from redis.exceptions import RedisError, ResponseError
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.tasks.connection.broken_connections import LARGE_BYTES, BrokenConnections
+from llama_herd.tasks.connection.complaint import redis_complaint
 from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
 from llama_herd.tasks.ledger.answers import (
     Adopt,
@@ -108,6 +109,7 @@ class Intake(threading.Thread):
         self._senders = ResultReaders(tenancies.first.settings)
         self._breaks: dict[Delivery, BrokenConnections] = {}  # of large claims that failed
         self._may_begin_more = False
+        self._is_refused = False
         self._is_stopping = False
 
     def put(self, item: IntakeItem) -> None:
@@ -203,9 +205,11 @@ class Intake(threading.Thread):
         try:
             answers = run_calls(self._redis, calls)
         except RedisError as error:
-            log.warning("Redis did not answer claims, retrying", error=type(error).__name__)
+            self._note_outage(error)
             self._try_again(lot, error)
             return
+        if not any(isinstance(answer, ResponseError) for answer in answers):
+            self._is_refused = False
         first_parts = self._first_parts(lot, answers)
         for delivery, answer in zip(lot, answers, strict=True):
             self._breaks.pop(delivery, None)
@@ -223,6 +227,12 @@ class Intake(threading.Thread):
         except RedisError:
             return {}  # each is read again by itself
         return dict(zip(begun, parts, strict=True))
+
+    def _note_outage(self, error: RedisError) -> None:
+        """Log why claims are made again, once until Redis takes them."""
+        if not self._is_refused:
+            log.warning("Redis takes no claims, retrying", reason=f"Redis {redis_complaint(error)}")
+        self._is_refused = True
 
     def _try_again(self, lot: Rows[Delivery], error: RedisError) -> None:
         """Make claims again later, but give up a large one that breaks the connection each time."""
@@ -277,7 +287,7 @@ class Intake(threading.Thread):
     def _act_on_error(self, delivery: Delivery, error: RedisError) -> None:
         """Try again if the error may pass. Otherwise record the job without its content, and end it."""
         if is_temporary(error):
-            log.warning("Redis refused a claim, retrying", **self._line(delivery), error=type(error).__name__)
+            self._note_outage(error)
             self._put_off(delivery, RETRY_S)
             return
         reason = redis_message(error)[:MAX_REASON]

@@ -298,7 +298,8 @@ class Publisher(threading.Thread):
         if answer.is_full or answer.kind is Emission.GAP:
             missing = attempt.stream.after(answer.seq, answer.n)
             if missing is not None:
-                log.warning("sending events again", **attempt.line, num_events=len(missing))
+                if not answer.is_full:  # which is told once, for all jobs
+                    log.warning("sending events again", **attempt.line, num_events=len(missing))
                 return missing
         if answer.kind in (Emission.REFUSED, Emission.ERROR) and not attempt.is_cut_short:
             return self._cut_short(attempt, entry, answer.reason)
