@@ -288,6 +288,32 @@ def test_jobs_that_end_together_cost_the_ledger_as_many_round_trips_as_one(
     assert redis.num == 2 + 2
 
 
+@pytest.mark.parametrize("num", [1, 8])
+def test_that_jobs_are_being_settled_is_reported_in_one_round_trip(
+    herd: Herd, redis_url: str, worker_app: Celery, tenancy: Tenancy, one_thread: None, num: int
+) -> None:
+    """One for each would take longer than a finisher may be silent, where Redis is far away."""
+    jobs = [Slow(worker_app, f"job-{number}") for number in range(num + 1)]
+    for job in jobs:
+        ended(herd, job.job_id, "length")
+    first, second, *_ = jobs
+    with RoundTrips.from_url(redis_url) as redis:
+        finisher = Finisher(redis)
+        finisher.settle(tenancy, first.job_id, [first])
+        first.has_begun.wait()
+        for job in jobs[1:]:
+            finisher.settle(tenancy, job.job_id, [job])
+        first.may_go_on.set()
+        second.has_begun.wait()
+        before = redis.num
+        finisher._report_settling()
+        assert redis.num == before + 1
+        for job in jobs:
+            job.may_go_on.set()
+        finisher.stop()
+    assert [job.told for job in jobs] == [["settled"]] * len(jobs)
+
+
 def test_jobs_that_end_together_have_no_part_in_each_others_trouble(
     herd: Herd, redis: Redis, worker_app: Celery, tenancy: Tenancy, one_thread: None
 ) -> None:

@@ -167,15 +167,17 @@ class Finisher:
     def _report(self) -> None:
         """Report the jobs that are being settled here, and try postponed settlements again."""
         while not self._is_stopping.wait(REPORT_S):
-            for settlement in list(self._settling.values()):
-                with suppress(RedisError), self._reporting:
-                    if settlement.token in self._settling:
-                        run_call(self._redis, settlement.ask)
+            self._report_settling()
             for later in list(self._later):
                 due_s, settlement = later
                 if due_s <= monotonic():
                     self._later.remove(later)
                     self._inbox.put(settlement)
+
+    def _report_settling(self) -> None:
+        with suppress(RedisError), self._reporting:
+            if asks := [settlement.ask for settlement in list(self._settling.values())]:
+                run_calls(self._redis, asks)
 
     def _settle(self, lot: Rows[Settlement], number: int) -> None:
         """Settle some jobs: each by itself, but the ledger is asked of all and told of all at once.
