@@ -89,6 +89,14 @@ class WatchedRedis:
         """Return once the replica is the primary. Raises RedisUnavailable."""
         self._wait(lambda: self.primary_port == self.replica.port, "the replica was not promoted")
 
+    def demote(self) -> None:
+        """Have the replica take over from a primary that lives on: nobody's connection to that breaks."""
+        with Redis(port=self.sentinel.port) as sentinel:
+            sentinel.execute_command("SENTINEL", "FAILOVER", MASTER)
+        self.wait_for_promotion()
+        with Redis(port=self._primary.port) as redis:
+            redis.replicaof("127.0.0.1", str(self.replica.port))
+
     def rejoin(self) -> None:
         """Start the old primary again, to follow the new one; a Sentinel would see to that later."""
         self._primary.start()

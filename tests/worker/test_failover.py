@@ -29,12 +29,14 @@ def primary() -> Iterator[EmbeddedRedis]:
         yield primary
 
 
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "demoted"])
 @pytest.mark.parametrize(
     "tenants", ["", pytest.param("default,acme", marks=pytest.mark.slow)], ids=["one tenant", "tenants"]
 )
 def test_all_follow_the_primary(
-    primary: EmbeddedRedis, endless_settings: WorkerSettings, tmp_path: Path, tenants: str
+    primary: EmbeddedRedis, endless_settings: WorkerSettings, tmp_path: Path, tenants: str, is_lost: bool
 ) -> None:
+    """Also from one that lives on as a replica, and keeps all connections."""
     with WatchedRedis(primary) as watched:
         url = watched.url.replace("://", "://127.0.0.1:1,")  # the first Sentinel is gone, too
         more = {"redis_url": url, "tenants": tenants, "model_name": "m", "replicas": 1}
@@ -47,9 +49,12 @@ def test_all_follow_the_primary(
         ):
             long = client.submit(prompt="a", sampling={"max_tokens": 4096})
             wait_until(lambda: client.job(long).tokens > 20, "the long job has begun")
-            primary.stop()
-            watched.wait_for_promotion()
-            watched.rejoin()
+            if is_lost:
+                primary.stop()
+                watched.wait_for_promotion()
+                watched.rejoin()
+            else:
+                watched.demote()
 
             def goes_on() -> bool:
                 before = client.job(long).tokens

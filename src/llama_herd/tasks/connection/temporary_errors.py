@@ -43,6 +43,13 @@ def is_temporary(error: BaseException) -> bool:
     return error.__cause__ is not None and is_temporary(error.__cause__)
 
 
+def is_read_only(reply: object) -> bool:
+    """Whether a reply says that Redis is a replica. redis-py overlooks what a script says."""
+    return isinstance(reply, exceptions.ReadOnlyError) or (
+        isinstance(reply, exceptions.ResponseError) and "READONLY " in redis_message(reply)
+    )
+
+
 def redis_message(error: BaseException) -> str:
     """Redis's own message, without the rejected command, which may contain a prompt."""
     return str(error).rpartition(_COMMAND_END)[2]

@@ -18,6 +18,7 @@ from redis.exceptions import NoScriptError, ResponseError, TryAgainError
 
 from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.connection.connect import no_cancel_lost
+from llama_herd.tasks.connection.temporary_errors import is_read_only
 from llama_herd.tasks.ledger.script import Script
 
 T = TypeVar("T")
@@ -118,7 +119,10 @@ def run_calls(connection: redis.Redis, calls: Sequence[RedisCall[T]]) -> list[T 
 
 
 def run_dialogue(connection: redis.Redis, dialogue: Dialogue[T]) -> T:
-    """One round trip for each `await`. Raises `redis.exceptions.RedisError` and what the dialogue raises."""
+    """One round trip for each `await`. Raises `redis.exceptions.RedisError` and what the dialogue raises.
+
+    A Redis that has become a replica is left: the next call connects to whoever is the primary by then.
+    """
     exchange, replies = _commands_of(dialogue), None
     while True:
         try:
@@ -129,6 +133,8 @@ def run_dialogue(connection: redis.Redis, dialogue: Dialogue[T]) -> T:
         with connection.pipeline(transaction=False) as pipeline:
             _queue_commands(pipeline, commands)
             replies = pipeline.execute(raise_on_error=False)
+        if any(map(is_read_only, replies)):
+            connection.connection_pool.disconnect(inuse_connections=False)
 
 
 async def run_dialogue_async(connection: redis.asyncio.Redis, dialogue: Dialogue[T]) -> T:
@@ -144,6 +150,8 @@ async def run_dialogue_async(connection: redis.asyncio.Redis, dialogue: Dialogue
             _queue_commands(pipeline, commands)
             with no_cancel_lost():
                 replies = await pipeline.execute(raise_on_error=False)
+        if any(map(is_read_only, replies)):
+            await connection.connection_pool.disconnect(inuse_connections=False)
 
 
 def keep_loaded(connection: redis.Redis, scripts: Sequence[Script]) -> None:
