@@ -122,12 +122,14 @@ def test_a_chat_that_is_too_long_to_be_read_is_told_so(templates: MadeTemplates)
 
 
 @pytest.mark.long
-def test_a_helper_that_does_not_answer_is_replaced(templates: MadeTemplates) -> None:
+@pytest.mark.parametrize("num_chars", [1, 1 << 20])
+def test_a_helper_that_does_not_answer_is_replaced(templates: MadeTemplates, num_chars: int) -> None:
+    """Also one that is asked more than its connection takes while it reads nothing."""
     template = templates.make("fine", HelperLimits(wall_s=0.3))
     (helper,) = helpers()
     os.kill(helper.pid, signal.SIGSTOP)
     with pytest.raises(GenerationError, match=r"takes longer than 0\.3 s") as caught:
-        template.encode(conversation("the"))
+        template.encode(conversation("x" * num_chars))
     assert (caught.value.code, caught.value.retriable) == ("preparation_error", True)
     assert template.encode(conversation("the"))
     assert helper not in helpers()

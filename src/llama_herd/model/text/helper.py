@@ -4,8 +4,11 @@ Requests come as JSON over a connection, the limits first. Each gets an Answer.
 """
 
 import json
+import os
 import resource
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections import deque
@@ -83,6 +86,7 @@ class Helper:
         if self.is_running:
             return HelperAnswer("ready")
         self._connection, theirs = Pipe()
+        _limit_sending(self._connection, self._limits.wall_s)
         with theirs:
             try:
                 # A session of its own: Ctrl-C is for the worker, which still needs it while it drains.
@@ -123,6 +127,8 @@ class Helper:
             if self._connection.poll(timeout_s):
                 most = JSON_BYTES * self._limits.max_chars + 1_000
                 answer = HelperAnswer(*json.loads(self._connection.recv_bytes(most)))
+        except BlockingIOError:
+            pass  # it has read nothing for so long
         except (OSError, EOFError):
             answer = HelperAnswer("limit", self._cause_of_death(process))
         if answer.is_over_limit:
@@ -139,6 +145,13 @@ class Helper:
         if code == -signal.SIGABRT:  # how native code says that it got no memory
             return f"needs more than {self._limits.memory_bytes:,} bytes of memory"
         return f"ended its process with code {code}"
+
+
+def _limit_sending(connection: Connection, seconds: float) -> None:
+    """Raise BlockingIOError where a send waits longer, as for a process that is stopped."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 class _Closable(Protocol):
