@@ -13,6 +13,7 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.async_client import AsyncClient
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.settings import Settings
+from tests.chaos.harness.proxy import FaultProxy
 from tests.cli.herd_command import invoke
 from tests.local.watched_redis import WatchedRedis
 from tests.tasks.herd import commands
@@ -126,3 +127,10 @@ def test_sentinels_that_know_no_such_primary_are_named(watched: WatchedRedis) ->
         client.workers()
     with Client(settings=Settings.read(redis_url=watched.url, sentinel_password="hunter2")) as client:
         assert client.workers() == []
+
+
+def test_a_sentinel_that_is_far_away_is_understood(watched: WatchedRedis) -> None:
+    with FaultProxy(watched.sentinel.port) as line:
+        line.delay_s = 0.3  # each way
+        with Client(watched.url.replace(str(watched.sentinel.port), str(line.port))) as client:
+            assert client.workers() == []

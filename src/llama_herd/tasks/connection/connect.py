@@ -27,8 +27,8 @@ from llama_herd.tasks.connection.redis_url import (
 #: A call without an answer for this long has failed. Redis may have run it all the same.
 SOCKET_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 3.0
-#: How long a Sentinel may take to say where Redis is.
-SENTINEL_TIMEOUT_S = 0.5
+#: How long a Sentinel may take to say where Redis is: longer than a round trip to another continent.
+SENTINEL_TIMEOUT_S = 1.0
 
 #: Tries after the first one, within about a second: a short outage of Redis is no error.
 TRIES = 3
