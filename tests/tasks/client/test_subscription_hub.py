@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from redis import Redis
 
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client import shared_connections as hubs
 from llama_herd.tasks.client.shared_connections import SharedConnections, SubscriptionHub
+from tests.redis_errors import num_errors
 
 pytestmark = pytest.mark.redis
 
@@ -110,3 +113,25 @@ def test_a_connection_that_takes_nothing_more_is_given_up(
             await asyncio.wait(long)
 
     asyncio.run(scene())
+
+
+def test_a_redis_that_cannot_write_to_its_disk_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses each PING, too."""
+    monkeypatch.setattr(hubs, "PING_S", 0.02)
+
+    def subscribers(redis: Redis) -> list[str]:
+        return [client["id"] for client in redis.client_list(_type="pubsub")]
+
+    async def scene(url: str, redis: Redis) -> None:
+        async with open_hub(url) as hub, hub.listening("a") as inbox:
+            assert await inbox.take(1) is None  # it is connected
+            before = subscribers(redis)
+            Path(str(redis.config_get("dir")["dir"]), "dump.rdb").mkdir()
+            redis.config_set("save", "3600 1")
+            redis.bgsave()
+            while num_errors(redis, "MISCONF") < 10:
+                await asyncio.sleep(0.01)
+            assert subscribers(redis) == before
+
+    with EmbeddedRedis() as server, Redis.from_url(server.url) as redis:
+        asyncio.run(scene(server.url, redis))

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 import redis.asyncio
-from redis.exceptions import NoPermissionError, RedisError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from llama_herd.errors import RedisUnavailable
 from llama_herd.tasks.connection.connect import (
@@ -19,6 +19,7 @@ from llama_herd.tasks.connection.connect import (
     redis_errors,
     unavailable,
 )
+from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue_async
 
 #: Messages and bytes that wait for one reader. Beyond that they are dropped: it reads the stream instead.
@@ -211,6 +212,10 @@ class SubscriptionHub:
                 if self._unconfirmed:
                     self._fail(self._unconfirmed.popleft(), unavailable(error, self._url))
                 continue
+            except ResponseError as error:
+                if not is_temporary(error):
+                    raise
+                reply = None  # to a PING, which a Redis refuses that cannot write to its disk
             self._heard_s = monotonic()
             match reply:
                 case [b"message", bytes(name), bytes(message)]:
