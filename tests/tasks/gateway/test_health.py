@@ -1,10 +1,14 @@
 """Is it alive, and would a job be run?"""
 
+import os
+import signal
+
 import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
 from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.tasks.gateway import herd_routes
 from tests.tasks.gateway.gateway_thread import GatewayThread
 
 pytestmark = pytest.mark.redis
@@ -29,3 +33,17 @@ def test_without_redis_it_is_alive_and_not_ready() -> None:
         assert (found.status, found.error["code"]) == (503, "queue_unavailable")
         assert found.headers["retry-after"] == "1"
         assert "127.0.0.1" not in found.error["message"]
+
+
+def test_a_redis_that_stands_still_does_not_hold_the_answer_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(herd_routes, "READY_S", 0.2)
+    with EmbeddedRedis() as server, GatewayThread(server.url) as gateway:
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            found = gateway.ask("GET", "/health/ready")
+            assert (found.status, found.json["reason"]) == (503, "Redis does not answer")
+            assert gateway.ask("GET", "/health/live").status == 200
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        monkeypatch.setattr(herd_routes, "READY_S", 60.0)
+        assert gateway.ask("GET", "/health/ready").json["reason"] == "no worker is ready"

@@ -1,5 +1,6 @@
 """The herd as `herd status` shows it, within what the caller may see; and whether a job would be run."""
 
+import asyncio
 from typing import Self
 
 from pydantic import BaseModel, Field
@@ -94,6 +95,8 @@ def _health_answer(found: Health) -> Response:
     return JSONResponse(found.model_dump(exclude_none=True), found.http_status)
 
 
+#: A Redis that does not answer within this time is of no use to a job either, and probes wait no longer.
+READY_S = 5.0
 #: Who asks may be anybody, so it names no tenant.
 DENIED = "the gateway's user of Redis lacks a right to a tenant. Fix: herd acl"
 
@@ -104,15 +107,18 @@ async def _unready_reason(context: GatewayContext) -> str:
         return "the gateway is shutting down"
     reason = "no worker is ready"
     try:
-        stored = await context.connections.run(all_keys())
-        for tenant in {context.settings.tenant, *(key.tenant for key in stored.keys)}:
-            try:
-                if any(worker.state == "ready" for worker in await context.client_of(tenant).workers()):
-                    return ""
-            except Problem:  # other tenants may be served
-                reason = DENIED
+        async with asyncio.timeout(READY_S):
+            stored = await context.connections.run(all_keys())
+            for tenant in {context.settings.tenant, *(key.tenant for key in stored.keys)}:
+                try:
+                    if any(worker.state == "ready" for worker in await context.client_of(tenant).workers()):
+                        return ""
+                except Problem:  # other tenants may be served
+                    reason = DENIED
     except NotPermitted:
         return "the gateway's user of Redis may not look up keys"
     except HerdError:
         return "Redis is away"
+    except TimeoutError:
+        return "Redis does not answer"
     return reason
