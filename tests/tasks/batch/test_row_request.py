@@ -7,8 +7,13 @@ import pytest
 from llama_herd.tasks.batch.row_request import RequestReader, RowOptions, RowRequest
 from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.batch_row import BatchRow
+from llama_herd.tasks.client.batch.row_feed import BULK
+from llama_herd.tasks.openai.embeddings import BATCH_ENDPOINTS, EMBEDDINGS
+from llama_herd.tasks.openai.ranks import RERANK
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS
+from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.ranking_job import RankingJob
 from llama_herd.tasks.settings import Settings
 
 OPTIONS = RowOptions()
@@ -45,6 +50,18 @@ def test_every_wrong_field_of_a_body_is_named() -> None:
         "body.temperature: input should be less than or equal to 2, got 7"
     )
     assert complaint(openai(n=2, temperature=0)).startswith("body: n must be 1 when temperature is 0")
+
+
+@pytest.mark.parametrize("url", BATCH_ENDPOINTS)
+def test_no_row_in_openais_form_says_how_urgent_it_is(url: str) -> None:
+    """A key of the gateway may have a limit, and rows of a batch let all other jobs pass."""
+    texts: dict[str, Any] = {EMBEDDINGS: {"input": "a"}, RERANK: {"query": "a", "documents": ["b"]}}
+    line: dict[str, Any] = {"custom_id": "a", "method": "POST", "url": url}
+    body = texts.get(url) or openai(url)["body"]
+    found = read(line | {"body": body}).job
+    assert isinstance(found, GenerationJob | EmbeddingJob | RankingJob)
+    assert found.priority == BULK["priority"]
+    assert complaint(line | {"body": {**body, "priority": 1}}) == "body.priority: not supported"
 
 
 def test_a_line_of_the_wrong_form_names_all_that_is_wrong() -> None:

@@ -240,13 +240,15 @@ class RequestReader:
         request = RowRequest(self._custom_id(line, fields, errors), url if url in BATCH_ENDPOINTS else None)
         if request.endpoint is None or not isinstance(body, Mapping):
             return None, request
+        if "priority" in body:  # it is the batch's, and keys of the gateway have a limit
+            errors.append(FieldError(f"{BODY}.priority", "not supported"))
         try:
             if request.endpoint == EMBEDDINGS:
                 asked = EmbeddingBody({**body, **self._overrides}, self._settings)
-                return self._in_bulk(asked.only_job, body), replace(request, is_base64=asked.is_base64)
+                return self._in_bulk(asked.only_job), replace(request, is_base64=asked.is_base64)
             if request.endpoint == RERANK:
                 ranks = RankBody({**body, **self._overrides}, self._settings)
-                return self._in_bulk(ranks.only_job, body), replace(request, ranks=ranks)
+                return self._in_bulk(ranks.only_job), replace(request, ranks=ranks)
             found = RequestBody(request.endpoint, {**body, **self._overrides})
             return found.job(self._settings, self._defaults_of(body), self._sampling(line)), request
         except InvalidJob as error:
@@ -254,9 +256,9 @@ class RequestReader:
                 errors.append(FieldError(BODY if field == BODY else f"{BODY}.{field}", message))
         return None, request
 
-    def _in_bulk(self, job: J, body: Mapping[str, Any]) -> J:
-        """A job of texts as those of batches are, unless its row says how urgent it is."""
-        return job.model_copy(update={} if "priority" in body else self._defaults)
+    def _in_bulk(self, job: J) -> J:
+        """A job of texts as those of batches are."""
+        return job.model_copy(update=self._defaults)
 
     def _read_plain(
         self, line: int, fields: Mapping[str, Any], errors: list[FieldError]
