@@ -54,3 +54,13 @@ def test_a_worker_in_a_black_hole_loses_its_jobs_cleanly_and_consumes_again(herd
     (again,) = herd.jobs.submit(1, SHORT)
     herd.jobs.results([again])
     assert herd.jobs.starts(again) == [away.name]
+
+
+def test_a_black_hole_meets_no_job_that_only_workers_in_it_can_run(herd: Herd) -> None:
+    """Nobody could go on with it, as with jobs of a model that one worker serves."""
+    herd.start_workers(1, is_behind_proxy=True, step_s=0.1)
+    job_ids = herd.jobs.submit(2, SAMPLED)
+    herd.jobs.wait_for(job_ids, "n", 5)
+    with network.black_hole(herd) as met:
+        need(not met, "no job is met")
+    herd.jobs.results()

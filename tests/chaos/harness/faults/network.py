@@ -37,7 +37,10 @@ def cut_replies(herd: Herd) -> Iterator[list[str]]:
 
 @contextmanager
 def black_hole(herd: Herd) -> Iterator[list[str]]:
-    met = _jobs_behind_proxy(herd)
+    """It meets the jobs with which a worker can go on that is not behind the proxy."""
+    near = {one.settings.served_model for one in herd.alive if one.settings.redis_url != herd.proxy.url}
+    models = {worker.name: worker.settings.served_model for worker in herd.alive}
+    met = [job_id for job_id in _jobs_behind_proxy(herd) if models.get(herd.jobs.owner(job_id)) in near]
     herd.proxy.hold()
     try:
         yield met
