@@ -58,10 +58,12 @@ def test_no_row_in_openais_form_says_how_urgent_it_is(url: str) -> None:
     texts: dict[str, Any] = {EMBEDDINGS: {"input": "a"}, RERANK: {"query": "a", "documents": ["b"]}}
     line: dict[str, Any] = {"custom_id": "a", "method": "POST", "url": url}
     body = texts.get(url) or openai(url)["body"]
-    found = read(line | {"body": body}).job
-    assert isinstance(found, GenerationJob | EmbeddingJob | RankingJob)
-    assert found.priority == BULK["priority"]
-    assert complaint(line | {"body": {**body, "priority": 1}}) == "body.priority: not supported"
+    for unsaid in (body, {**body, "priority": None}):  # clients send null for what is not set
+        found = read(line | {"body": unsaid}).job
+        assert isinstance(found, GenerationJob | EmbeddingJob | RankingJob)
+        assert found.priority == BULK["priority"]
+    for said in (1, -10, "1"):
+        assert complaint(line | {"body": {**body, "priority": said}}) == "body.priority: not supported"
 
 
 def test_a_line_of_the_wrong_form_names_all_that_is_wrong() -> None:

@@ -240,16 +240,17 @@ class RequestReader:
         request = RowRequest(self._custom_id(line, fields, errors), url if url in BATCH_ENDPOINTS else None)
         if request.endpoint is None or not isinstance(body, Mapping):
             return None, request
-        if "priority" in body:  # it is the batch's, and keys of the gateway have a limit
+        given = {name: value for name, value in {**body, **self._overrides}.items() if name != "priority"}
+        if body.get("priority") is not None:  # it is the batch's, and keys of the gateway have a limit
             errors.append(FieldError(f"{BODY}.priority", "not supported"))
         try:
             if request.endpoint == EMBEDDINGS:
-                asked = EmbeddingBody({**body, **self._overrides}, self._settings)
+                asked = EmbeddingBody(given, self._settings)
                 return self._in_bulk(asked.only_job), replace(request, is_base64=asked.is_base64)
             if request.endpoint == RERANK:
-                ranks = RankBody({**body, **self._overrides}, self._settings)
+                ranks = RankBody(given, self._settings)
                 return self._in_bulk(ranks.only_job), replace(request, ranks=ranks)
-            found = RequestBody(request.endpoint, {**body, **self._overrides})
+            found = RequestBody(request.endpoint, given)
             return found.job(self._settings, self._defaults_of(body), self._sampling(line)), request
         except InvalidJob as error:
             for field, message in error.fields:
