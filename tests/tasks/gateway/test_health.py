@@ -1,12 +1,16 @@
 """Is it alive, and would a job be run?"""
 
+import asyncio
 import os
 import signal
+from contextlib import suppress
+from typing import NoReturn
 
 import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
+from llama_herd.errors import RedisUnavailable
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.gateway import herd_routes
 from tests.tasks.gateway.gateway_thread import GatewayThread
@@ -47,3 +51,22 @@ def test_a_redis_that_stands_still_does_not_hold_the_answer_up(monkeypatch: pyte
             os.kill(server.pid, signal.SIGCONT)
         monkeypatch.setattr(herd_routes, "READY_S", 60.0)
         assert gateway.ask("GET", "/health/ready").json["reason"] == "no worker is ready"
+
+
+def test_a_look_up_that_is_slow_to_obey_a_cancel_does_not_hold_the_answer_up(
+    gateway: GatewayThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As redis-py may be, which loses a cancel that comes with its own time limit."""
+    is_over = asyncio.Event()
+
+    async def deaf(_: object) -> NoReturn:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        await is_over.wait()
+        raise RedisUnavailable("late")
+
+    monkeypatch.setattr(herd_routes, "READY_S", 0.05)
+    monkeypatch.setattr(gateway.context.connections, "run", deaf)
+    assert gateway.ask("GET", "/health/ready").json["reason"] == "Redis does not answer"
+    monkeypatch.undo()
+    gateway.loop.call_soon_threadsafe(is_over.set)

@@ -105,20 +105,26 @@ async def _unready_reason(context: GatewayContext) -> str:
     """Why a job would not be run; empty if one would."""
     if context.is_closing.is_set():
         return "the gateway is shutting down"
+    asking = asyncio.create_task(_reason_in_redis(context))
+    try:
+        done, _ = await asyncio.wait([asking], timeout=READY_S)
+    finally:
+        asking.cancel()  # nobody waits until redis-py obeys
+    return asking.result() if done else "Redis does not answer"
+
+
+async def _reason_in_redis(context: GatewayContext) -> str:
     reason = "no worker is ready"
     try:
-        async with asyncio.timeout(READY_S):
-            stored = await context.connections.run(all_keys())
-            for tenant in {context.settings.tenant, *(key.tenant for key in stored.keys)}:
-                try:
-                    if any(worker.state == "ready" for worker in await context.client_of(tenant).workers()):
-                        return ""
-                except Problem:  # other tenants may be served
-                    reason = DENIED
+        stored = await context.connections.run(all_keys())
+        for tenant in {context.settings.tenant, *(key.tenant for key in stored.keys)}:
+            try:
+                if any(worker.state == "ready" for worker in await context.client_of(tenant).workers()):
+                    return ""
+            except Problem:  # other tenants may be served
+                reason = DENIED
     except NotPermitted:
         return "the gateway's user of Redis may not look up keys"
     except HerdError:
         return "Redis is away"
-    except TimeoutError:
-        return "Redis does not answer"
     return reason
