@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import count
 from time import sleep
 from typing import Any
@@ -14,7 +13,7 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.errors import InvalidJob, RedisUnavailable
 from llama_herd.tasks import AsyncClient, BatchItem, BatchRow, Client, GenerationJob
-from llama_herd.tasks.client.batch import client_batch, window
+from llama_herd.tasks.client.batch import window
 from llama_herd.tasks.client.batch.window import (
     HELD_BACK,
     LOOK_AHEAD,
@@ -410,76 +409,6 @@ def test_the_asyncio_client_does_the_same(redis_url: str, redis: Redis) -> None:
         items = asyncio.run(collect())
     assert texts(items) == {number: f"tale {number}" for number in range(100)}
     assert job_keys(redis) == []
-
-
-def told(statuses: Sequence[BatchStatus]) -> list[int]:
-    return [status.num_done + status.num_failed for status in statuses]
-
-
-def test_a_caller_is_told_how_a_batch_stands_and_once_of_its_end(client: Client, redis_url: str) -> None:
-    failure = Failure(code="numeric_error", message="no numbers")
-    shown: list[BatchStatus] = []
-    with StandIn(redis_url, verdict=lambda job_id, job: failure if job.prompt == "tale 7" else None):
-        items = list(client.batch(prompts(300), window=8, on_progress=shown.append))
-    assert [status.state for status in shown] == ["running"] * (len(shown) - 1) + ["done"]
-    assert told(shown) == sorted(told(shown))
-    last = shown[-1]
-    assert (last.num_rows, last.num_done, last.num_failed, last.num_under_way) == (300, 299, 1, 0)
-    usages = [item.result.usage for item in items if item.result and item.result.usage]
-    assert last.completion_tokens == sum(usage.completion_tokens for usage in usages) > 0
-    assert last.prompt_tokens == sum(usage.prompt_tokens for usage in usages) > 0
-
-
-def test_a_caller_is_told_twice_a_second_at_most(
-    client: Client, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown: list[BatchStatus] = []
-    monkeypatch.setattr(client_batch, "TELL_S", 3600.0)
-    with StandIn(redis_url):
-        assert len(list(client.batch(iter(prompts(50)), window=2, on_progress=shown.append))) == 50
-    assert [(status.state, status.num_rows) for status in shown] == [("running", 0), ("done", 0)]
-    shown.clear()
-    assert list(client.batch(iter([]), on_progress=shown.append, total=9)) == []
-    assert [(status.state, status.num_rows) for status in shown] == [("done", 9)]
-
-
-def test_what_a_caller_raises_when_it_is_told_costs_no_item(
-    client: Client, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client_batch, "TELL_S", 0.0)
-
-    def fail(status: BatchStatus) -> None:
-        raise ZeroDivisionError
-
-    batch = client.batch(prompts(30), on_progress=fail)
-    items: list[BatchItem] = []
-    with StandIn(redis_url):
-        while not batch.window.is_over:
-            with suppress(ZeroDivisionError):
-                items += batch
-    assert sorted(item.index for item in items) == list(range(30))
-
-
-def test_a_batch_that_was_cancelled_tells_so(client: Client) -> None:
-    shown: list[BatchStatus] = []
-    batch = client.batch(prompts(5), on_progress=shown.append)
-    batch.poll()
-    batch.cancel()
-    assert len(list(batch)) == 5
-    assert (shown[-1].state, shown[-1].num_failed) == ("cancelled", 5)
-
-
-def test_the_asyncio_client_tells_how_a_batch_stands_too(redis_url: str) -> None:
-    shown: list[BatchStatus] = []
-
-    async def collect() -> None:
-        async with AsyncClient(redis_url) as client:
-            batch = client.batch(prompts(100), on_progress=shown.append)
-            assert len([item async for item in batch]) == 100
-
-    with StandIn(redis_url):
-        asyncio.run(collect())
-    assert (shown[-1].state, shown[-1].num_done, shown[-1].num_rows) == ("done", 100, 100)
 
 
 def test_the_asyncio_client_takes_no_more_jobs_than_the_window_holds_and_may_be_left(
