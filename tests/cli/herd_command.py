@@ -1,5 +1,6 @@
 """`herd` as tests run it: here or as a process of its own, with no HERD_ variable but ours."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -54,6 +55,12 @@ def fork_herd(folder: Path, *arguments: str, **variables: str) -> ForkedPython:
 
 
 def invoke(*arguments: str, stdin: str | bytes = "", **variables: str) -> Result:
-    """Run a command in this process; what its options change in the environment is put back."""
+    """Run a command in this process; what it changes in the environment and the log is put back."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
     with _made_once, mock.patch.dict(os.environ, environment(**variables), clear=True):
-        return CliRunner().invoke(app, arguments, input=stdin)
+        try:
+            return CliRunner().invoke(app, arguments, input=stdin)
+        finally:
+            root.handlers[:] = handlers  # else they write into what typer has closed
+            root.setLevel(level)
