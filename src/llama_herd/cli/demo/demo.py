@@ -171,7 +171,6 @@ async def serve_page(settings: WorkerSettings) -> None:
         server = Server(
             make_gateway_app(read), read, lambda url: show(f"open {url}    Ctrl-C ends all of it")
         )
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.handle_exit, signal.SIGHUP, None)
         keepers = [asyncio.create_task(_keep_worker_alive(settings, name)) for name in NAMES]
         for keeper in keepers:
             keeper.add_done_callback(lambda _: server.handle_exit(signal.SIGTERM, None))
