@@ -80,15 +80,20 @@ class Sender:
         return bool(proxy.lost)
 
 
+def lose_each(sender: "Sender | OddSender") -> None:
+    """Lose one call after the other, and its reply, until a round takes fewer."""
+    for number in count(1):
+        if not any([sender.lose(number, is_reply=False), sender.lose(number, is_reply=True)]):
+            break
+
+
 @pytest.mark.parametrize("tenants", ["", pytest.param("default,acme", marks=pytest.mark.slow)])
 def test_each_call_of_a_worker_and_each_reply_may_be_lost(herd: Herd, tenants: str) -> None:
     """One after the other, from when jobs come until Celery is told of them."""
     sabotage = Sabotage(visibility_s=VISIBILITY_S)
     herd.start_workers(1, is_behind_proxy=True, sabotage=sabotage, tenants=tenants)
     sender = Sender(herd)
-    for number in count(1):
-        if not any([sender.lose(number, is_reply=False), sender.lose(number, is_reply=True)]):
-            break
+    lose_each(sender)
     wait_until(lambda: sender.are_told(*sender.bare), "all are told")
     met = {one.name for one in all_scripts() if any(one.sha.encode() in call for call in sender.lost)}
     assert met >= {"claim", "prepare", "emit", "settling", "settle"}
@@ -146,6 +151,4 @@ def test_what_never_runs_is_told_and_kept_whichever_call_is_lost(herd: Herd) -> 
     sabotage = Sabotage(visibility_s=VISIBILITY_S)
     herd.start_workers(1, is_behind_proxy=True, sabotage=sabotage, max_message_bytes=MAX_BYTES)
     sender = OddSender(herd)
-    for number in count(1):
-        if not any([sender.lose(number, is_reply=False), sender.lose(number, is_reply=True)]):
-            break
+    lose_each(sender)

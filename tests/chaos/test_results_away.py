@@ -42,6 +42,25 @@ def sent_to(root: Any, queue: str) -> Counter[str]:
     return Counter(json.loads(message)["headers"]["id"] for message in root.lrange(queue, 0, -1))
 
 
+class Shop:
+    """Sends jobs that are parts of chords, each with a link, by Celery."""
+
+    def __init__(self, broker_url: str, results_url: str) -> None:
+        self.app = Celery("shop", broker=broker_url, backend=results_url, set_as_current=False)
+        self._sender = Celery("sender", broker=broker_url, set_as_current=False)  # needs no results to send
+        self.chords = [f"chord-{number}" for number in range(NUM_ROUNDS * CHORDS_A_ROUND)]
+        self.parts = {f"{name}-{place}": (name, place) for name in self.chords for place in range(PARTS)}
+        for name in self.chords:
+            self.app.backend.set_chord_size(name, PARTS)
+
+    def send(self, job_id: str) -> None:
+        name, place = self.parts[job_id]
+        body = self.app.signature("shop.then", queue="bodies", task_id=name)
+        link = self.app.signature("shop.next", queue="links", task_id=f"after-{job_id}")
+        options = {"group_id": name, "group_index": place, "chord": body, "link": link}
+        self._sender.send_task(TASK_NAME, kwargs=JOB, queue=QUEUE, task_id=job_id, **options)
+
+
 @pytest.mark.parametrize("kills_workers", [False, True], ids=["results", "workers too"])
 def test_kills_of_the_results_redis_and_of_workers_lose_no_result(
     tmp_path: Path, figures: list[str], kills_workers: bool
@@ -58,52 +77,38 @@ def test_kills_of_the_results_redis_and_of_workers_lose_no_result(
             options |= {"result_url": results.url, "lease_ms": 1000, **SOON_LOST}
             return WorkerProcess(server.url, model, f"w{number}", log, **options).start()
 
-        shop = Celery("shop", broker=server.url, backend=results.url, set_as_current=False)
-        sender = Celery("sender", broker=server.url, set_as_current=False)  # needs no results to send
-        chords = [f"chord-{number}" for number in range(NUM_ROUNDS * CHORDS_A_ROUND)]
-        for name in chords:
-            shop.backend.set_chord_size(name, PARTS)
-        parts = {f"{name}-{place}": (name, place) for name in chords for place in range(PARTS)}
-
-        def send(job_id: str) -> None:
-            name, place = parts[job_id]
-            body = shop.signature("shop.then", queue="bodies", task_id=name)
-            link = shop.signature("shop.next", queue="links", task_id=f"after-{job_id}")
-            options = {"group_id": name, "group_index": place, "chord": body, "link": link}
-            sender.send_task(TASK_NAME, kwargs=JOB, queue=QUEUE, task_id=job_id, **options)
-
         def has_told(num_lost: int) -> bool:
             return len(unsettled(root, ids)) <= num_lost and num_left(root) == 0
 
-        workers, ids = [start(number) for number in range(2)], list(parts)
+        shop = Shop(server.url, results.url)
+        workers, ids = [start(number) for number in range(2)], list(shop.parts)
         try:
             for number in range(NUM_ROUNDS):
                 for job_id in ids[number * PARTS * CHORDS_A_ROUND :][: PARTS * CHORDS_A_ROUND]:
-                    send(job_id)
+                    shop.send(job_id)
                 if kills_workers and number % 2:
                     workers.pop(0).kill()
                     workers.append(start(number + 2))
                 with results.away(0.7):
                     pass
             wait_until(lambda: has_told(num_kills), "every end is told")
-            lost = unsettled(root, ids)  # in the one gap of a bare message, which its sender closes so
-            for job_id in lost:
-                send(job_id)
+            for job_id in unsettled(root, ids):  # lost in the one gap of a bare message
+                shop.send(job_id)
             wait_until(lambda: has_told(0), "every end is told")
         finally:
             for worker in workers:
                 worker.kill()
-        states = {job_id: AsyncResult(job_id, app=shop).state for job_id in ids}
+        states = {job_id: AsyncResult(job_id, app=shop.app).state for job_id in ids}
         bodies, links = sent_to(root, "bodies"), sent_to(root, "links")
         logs = "".join(path.read_text() for path in tmp_path.glob("*.log"))
     assert {*states.values()} == {"SUCCESS"}
-    for sent, wanted in ((bodies, {*chords}), (links, {f"after-{job_id}" for job_id in ids})):
+    for sent, wanted in ((bodies, {*shop.chords}), (links, {f"after-{job_id}" for job_id in ids})):
         assert sent.keys() == wanted
         assert sent.total() - len(wanted) <= num_kills * NUM_THREADS
     num_owed = logs.count("job's result is owed")
     assert num_owed
     twice = sum(sent.total() - len(sent) for sent in (bodies, links))
-    ends = f"{len(ids)} ends told, {num_owed} late, {len(chords)} chords"
+    ends = f"{len(ids)} ends told, {num_owed} late, {len(shop.chords)} chords"
     figures.append(
         f"results away {NUM_ROUNDS} times, {num_kills} kills: {ends}, {twice} links or bodies twice"
     )
