@@ -7,7 +7,6 @@ from time import sleep, time
 import pytest
 
 from llama_herd.tasks.ledger.answers import Cancellation
-from tests.chaos.harness.faults.early_ends import send_expiring
 from tests.chaos.harness.herd import Herd
 from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.chaos.sampling import LONG, SAMPLED
@@ -61,7 +60,7 @@ class Haste:
         self._jobs.submit(1, BRIEF, deadline_ms=deadline_ms)
 
     def expires(self) -> None:
-        send_expiring(self._herd, self._moment_s(), BRIEF)
+        self._herd.send_bare(BRIEF, expires=self._moment_s())
 
     def _moment_s(self) -> float:
         return self.rng.choice([0, 0.002, 0.01, 0.03, 0.1])
@@ -92,7 +91,7 @@ def test_a_job_that_began_in_time_goes_on_though_celery_would_end_it(herd: Herd)
     """Its message has expired by the time that the dead worker's successor gets it."""
     (victim,) = herd.start_workers(1)
     expires_s = time() + 2
-    job_id = send_expiring(herd, 2, LONG)
+    job_id = herd.send_bare(LONG, expires=2)
     herd.jobs.wait_for([job_id], "n", 10)
     victim.kill()
     wait_until(lambda: time() > expires_s + 1, "expired")

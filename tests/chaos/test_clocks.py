@@ -84,21 +84,3 @@ def test_a_death_at_the_moment_of_a_jump_costs_two_leases_at_most(
         took_s = monotonic() - died_s
         figures.append(f"clock moved from {before_s:+} to {after_s:+} s at a death: {took_s:.1f} s")
         assert herd.verdict().violations == ()
-
-
-def test_a_worker_asks_again_though_redis_would_let_it_wait_for_ten_minutes(
-    skewed_redis: SkewedRedis, endless: Path, tmp_path: Path
-) -> None:
-    """Redis ends a blocking read by its clock, and that was put back."""
-    with Herd(skewed_redis, endless, tmp_path) as herd:
-        herd.start_workers(1)
-
-        def blocks_since_before() -> bool:
-            """Redis counts how long a client is idle by its clock."""
-            polling = [one for one in herd.jobs.redis.client_list() if one["cmd"] == "brpop"]
-            return not polling or any(int(one["idle"]) < 0 for one in polling)
-
-        skewed_redis.move_clock(600)
-        wait_until(lambda: not blocks_since_before(), "the worker waits for a message")
-        skewed_redis.move_clock(0)
-        wait_until(lambda: not blocks_since_before(), "it asks again", 10)

@@ -6,7 +6,7 @@ import pytest
 
 from llama_herd.tasks.ledger.ledger import SOUND_TOKENS
 from tests.chaos.harness.faults.long_waits import VISIBILITY_S, num_put_back
-from tests.chaos.harness.faults.standstill import die_with_a_message, freeze, frozen
+from tests.chaos.harness.faults.standstill import die_waiting, freeze, frozen
 from tests.chaos.harness.herd import Herd
 from tests.chaos.harness.patience import need, wait_until
 from tests.chaos.harness.sabotage import Sabotage
@@ -52,22 +52,22 @@ def test_a_zombie_without_a_chance_leaves_its_jobs_and_their_messages_alone(herd
 
 
 def test_a_zombie_leaves_messages_alone_that_kombu_has_given_to_its_successor(herd: Herd) -> None:
-    """Under the same tags: to reject or acknowledge one would take it away from who has it now."""
+    """To reject or acknowledge one would take it away from who has it now."""
     (zombie,) = herd.start_workers(1, sabotage=IMPATIENT)
     job_ids = herd.jobs.submit(4, LONG)
     herd.jobs.wait_for(job_ids, "n", 5)
-    tags = held(herd)
-    assert len(tags) == len(job_ids)
+    lost = held(herd)
     with frozen([zombie]):
         num_before = num_put_back(herd)
         (successor,) = herd.start_workers(1, sabotage=IMPATIENT)
-        wait_until(lambda: num_put_back(herd) >= num_before + len(tags), "kombu has put all back")
+        wait_until(lambda: num_put_back(herd) >= num_before + len(lost), "kombu has put all back")
         herd.jobs.wait_for(job_ids, "epoch", 2)
-        assert tags <= held(herd)
+        taken = held(herd)
+        assert len(taken) == len(lost) == len(job_ids)
     wait_until(lambda: zombie.log.count(LEFT) == len(job_ids), "the zombie's writes refused")
     zombie.stop()  # it has said all by then
     assert not any(map(herd.jobs.has_ended, job_ids))
-    assert tags <= held(herd)
+    assert taken <= held(herd)
     for job_id in job_ids:
         herd.jobs.client.cancel(job_id)  # all is seen
     assert {result.worker for result in herd.jobs.results()} == {successor.name}
@@ -79,8 +79,8 @@ def held(herd: Herd) -> set[bytes]:
 
 
 @pytest.mark.parametrize("num_jobs", [0, 20], ids=["empty queue", "full queue"])
-def test_a_message_in_the_hands_of_a_frozen_worker_is_not_lost(herd: Herd, num_jobs: int) -> None:
+def test_a_message_that_comes_to_frozen_workers_is_not_lost_with_them(herd: Herd, num_jobs: int) -> None:
     herd.start_workers(1)
-    with die_with_a_message(herd):
+    with die_waiting(herd):
         herd.jobs.submit(num_jobs, SHORT)
         assert {result.finish_reason for result in herd.jobs.results()} == {"length"}

@@ -62,21 +62,9 @@ class Sender:
         cancelled, submitted = jobs.accept(ENDLESS), jobs.accept(JOB)
         wait_until(lambda: jobs.number(cancelled, "n"), f"{cancelled} runs")
         jobs.client.cancel(cancelled)
-
-        def is_in_the_gap() -> bool:
-            """Whether a bare message may be lost on its way; its sender sends it again."""
-            return is_reply and b"BRPOP" in proxy.lost
-
         told = (now, cancelled, submitted)
-        wait_until(lambda: self.are_told(*told) or is_in_the_gap(), f"{told} told")
-        if is_in_the_gap():
-            for one in self.bare:
-                if not self.are_told(one):
-                    self.send(one)
         wait_until(lambda: self.are_told(*told), f"{told} told")
         self.lost.append(proxy.spare())
-        if is_in_the_gap():
-            self.send(now)  # it is lost instead of one that comes later
         return bool(proxy.lost)
 
 
@@ -111,7 +99,7 @@ class OddSender:
         self.proxy, self.redis = herd.proxy, herd.jobs.redis
 
     def send(self, name: str) -> None:
-        """Send one of each kind under the name, or all once more."""
+        """Send one of each kind under the name."""
         app, queue = self.herd.celery, self.herd.queue
         long = celery_message([[], {"prompt": "x" * MAX_BYTES}, {}], id=f"long-{name}")
         self.redis.lpush(queue, b'{"headers": {"id": "junk-%s"}}' % name.encode(), long)
@@ -134,15 +122,8 @@ class OddSender:
         name = f"{number}-{is_reply}"
         self.proxy.lose(number, is_reply=is_reply)
         self.send(name)
-
-        def is_in_the_gap() -> bool:
-            return is_reply and b"BRPOP" in self.proxy.lost
-
-        wait_until(lambda: not self.untold(name) or is_in_the_gap(), f"{name} told")
+        wait_until(lambda: not self.untold(name), f"{name} told")
         self.proxy.spare()
-        if is_in_the_gap():
-            self.send(name)  # all, also if they are told: the first is lost instead of one that comes later
-            wait_until(lambda: not self.untold(name), f"{name} told")
         return bool(self.proxy.lost)
 
 

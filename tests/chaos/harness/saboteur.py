@@ -14,8 +14,9 @@ from kombu.transport import redis as kombu_redis
 
 from llama_herd.tasks.app import app
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
-from llama_herd.worker.broker import held_messages
+from llama_herd.worker.broker import held_messages, message_lot
 from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.broker.held_messages import QoS
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.scheduler import Row, Scheduler
 from llama_herd.worker.jobs.attempt import Attempt
@@ -87,7 +88,7 @@ def apply(sabotage: Sabotage) -> None:
         case "before_ack":
             before(Delivery, "_finish", lambda *_: die())
         case "popped":
-            before(kombu_redis.QoS, "append", lambda *_: die())
+            before(QoS, "append", lambda *_: die())
     if sabotage.stand_in:
         stand_in.serve_no_model()
     if sabotage.clock_s:
@@ -101,7 +102,7 @@ def shift_clock(clock_s: float) -> None:
     """Make kombu and Celery use a wrong clock for the ages and expiry of messages."""
     true_time = time.time
     time.time = lambda: true_time() + clock_s
-    for module in (kombu_redis, held_messages):
+    for module in (kombu_redis, held_messages, message_lot):
         vars(module)["time"] = time.time
 
 

@@ -24,7 +24,7 @@ def heard(redis: Any, name: str = "w@test", tenant: str = "default", state: str 
     """What a worker of the model `tales` hears."""
     status = WorkerStatus(name=name, state=state, model="tales", device="cpu", slots=4)
     (answer,) = run_call(redis, beat([Beat(Ledger(tenant), status)]))
-    return answer._replace(author=None)
+    return answer._replace(num_free=0, num_others=0, author=None)
 
 
 def paused_until(redis: Any, queue: str = QUEUE) -> int:

@@ -1,4 +1,4 @@
-"""Messages of one queue come in lots: in the same order, and each is noted as held before it is handled."""
+"""Messages of one queue come in lots: in the same order, and each is noted as held as it is taken."""
 
 import json
 from collections.abc import Iterator
@@ -10,17 +10,23 @@ from kombu import Connection, Consumer, Exchange, Queue
 from kombu.asynchronous import Hub, set_event_loop
 from kombu.message import Message
 from redis import Redis
-from redis.client import Pipeline
-from redis.exceptions import ConnectionError, ReadOnlyError
+from redis.exceptions import ReadOnlyError, ResponseError
 from structlog.testing import capture_logs
 
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.priority import LANES, LOW, NORMAL, URGENT
-from llama_herd.worker.broker.message_lot import MAX_BYTES, MAX_MESSAGES, message_in, take_messages
+from llama_herd.worker.broker.message_lot import (
+    MAX_BYTES,
+    MAX_MESSAGES,
+    TakenMessage,
+    message_in,
+    take_messages,
+)
 from llama_herd.worker.broker.queue_channel import QueueTransport
 from llama_herd.worker.broker.queue_order import QueueOrder
+from llama_herd.worker.process import own_settings
 from tests.chaos.harness.patience import wait_until
 
 pytestmark = pytest.mark.redis
@@ -45,7 +51,12 @@ class Reader:
         """What one look at Redis brings: the tags."""
         before = len(self.messages)
         self.connection.drain_events(timeout=60)
-        return [message.delivery_tag for message in self.messages[before:]]
+        return [own_tag(message) for message in self.messages[before:]]
+
+    def wait(self) -> None:
+        """Look at empty lists, and be told from now on when one changes."""
+        with pytest.raises(TimeoutError):
+            self.connection.drain_events(timeout=0.1)
 
 
 @pytest.fixture
@@ -53,6 +64,11 @@ def connection(redis_url: str) -> Iterator[Connection]:
     options = {"unacked_key": NOTES, "unacked_index_key": TIMES}
     with Connection(redis_url, transport=QueueTransport, transport_options=options) as connection:
         yield connection
+
+
+def own_tag(message: Message) -> str:
+    """The tag that its sender gave a message, whatever it is noted under."""
+    return str(message.properties["delivery_tag"])
 
 
 def message(tag: Any = None, body: str = "") -> str:
@@ -84,8 +100,8 @@ def test_the_order_is_that_of_single_messages(redis: Redis, connection: Connecti
 def test_one_look_takes_a_lot_and_no_more_than_there_are_places(redis: Redis, connection: Connection) -> None:
     push(redis, *map(str, range(100)))
     reader = Reader(connection, prefetch=MAX_MESSAGES + 20)
-    assert len(reader.read()) == 1 + MAX_MESSAGES
-    assert len(reader.read()) == 19
+    assert len(reader.read()) == MAX_MESSAGES
+    assert len(reader.read()) == 20
     assert not reader.channel.has_room
     assert redis.llen(QUEUE) == 100 - MAX_MESSAGES - 20
 
@@ -106,31 +122,74 @@ def test_each_is_noted_as_kombu_notes_it(redis: Redis, connection: Connection) -
     reader = Reader(connection)
     reader.read()
     notes = {tag: json.loads(note) for tag, note in redis.hgetall(NOTES).items()}
-    assert {tag: note[1:] for tag, note in notes.items()} == {tag: ["", QUEUE] for tag in (b"a", b"b", b"c")}
+    noted = [notes[one.delivery_tag.encode()] for one in reader.messages]
+    assert [(raw["properties"]["delivery_tag"], *place) for raw, *place in noted] == [
+        (tag, "", QUEUE) for tag in "abc"
+    ]
     assert set(redis.zrange(TIMES, 0, -1)) == set(notes)
     for one in reader.messages:
         one.ack()
     assert not redis.exists(NOTES, TIMES)
 
 
-@pytest.mark.parametrize("runs", [False, True])
-def test_one_whose_note_is_lost_on_the_way_is_handled_all_the_same(
-    redis: Redis, connection: Connection, monkeypatch: pytest.MonkeyPatch, runs: bool
+def test_what_comes_while_a_worker_waits_is_in_its_list_until_it_is_noted(
+    redis: Redis, connection: Connection
 ) -> None:
-    """Its list has it no more, so who brings no record would never come again."""
-    reader, execute = Reader(connection), Pipeline.execute
+    """A worker that ends meanwhile, or whose connection breaks, has taken nothing."""
+    reader = Reader(connection)
+    reader.wait()
+    push(redis, *"ab")
+    assert redis.llen(QUEUE) == 2
+    connection.transport.cycle.on_poll_start()
+    reader.channel.client.connection.disconnect()
+    assert redis.llen(QUEUE) == 2
+    assert reader.read() == [*"ab"]
+    assert redis.hlen(NOTES) == 2
 
-    def lose(pipeline: Pipeline, **options: Any) -> Any:
-        is_note = any(words[0] == "HSET" for words, _ in pipeline.command_stack)
-        answers = execute(pipeline, **options) if runs or not is_note else []
-        if is_note:
-            raise ConnectionError
-        return answers
 
-    monkeypatch.setattr(Pipeline, "execute", lose)
+def test_a_waiting_worker_is_told_at_once_of_a_message_in_any_list(
+    redis: Redis, connection: Connection
+) -> None:
+    reader = Reader(connection)
+    reader.channel.brpop_timeout = 60
+    for lane in LANES:
+        reader.wait()
+        push(redis, lane, lane=lane)
+        assert reader.read() == [lane]
+
+
+def test_who_may_not_be_told_looks_often(redis: Redis, redis_url: str) -> None:
+    redis.acl_setuser(
+        "deaf", enabled=True, nopass=True, keys="*", channels="*", commands=["+@all", "-client"]
+    )
+    with (
+        Connection(redis_url.replace("//", "//deaf:x@"), transport=QueueTransport) as connection,
+        capture_logs() as lines,
+    ):
+        reader = Reader(connection)
+        reader.channel.brpop_timeout = 60
+        for tag in "ab":
+            reader.wait()
+            push(redis, tag)
+            assert reader.read() == [tag]
+    assert [one["event"] for one in lines] == ["looking for messages often, Redis does not tell of them"]
+
+
+def test_who_has_no_room_hears_what_changes_and_keeps_its_connection(
+    redis: Redis, connection: Connection
+) -> None:
+    """A list that was empty when it looked last, and gets a message."""
+    reader = Reader(connection, prefetch=1)
+    reader.wait()
     push(redis, "a")
     assert reader.read() == ["a"]
-    assert redis.exists(NOTES) == runs
+    assert not reader.channel.has_room
+    kept = reader.channel.client.connection._sock
+    push(redis, "b", lane=URGENT)
+    reader.wait()
+    assert reader.channel.client.connection._sock is kept
+    reader.messages[0].ack()
+    assert reader.read() == ["b"]
 
 
 @pytest.fixture
@@ -180,7 +239,7 @@ def test_acks_of_a_moment_are_one_round_trip(redis: Redis, connection: Connectio
     assert reader.channel.qos.num_held() == {QUEUE: 1}
     assert redis.hlen(NOTES) == 5
     wait_until(lambda: hub.fire_timers() and redis.hlen(NOTES) == 1, "the notes are taken back")
-    assert redis.zrange(TIMES, 0, -1) == [b"e"]
+    assert redis.zrange(TIMES, 0, -1) == [reader.messages[4].delivery_tag.encode()]
     reader.messages[4].ack()
     wait_until(lambda: hub.fire_timers() and not redis.exists(NOTES, TIMES), "so is the last")
     assert num_calls(redis, "hdel") == before + 2
@@ -212,112 +271,125 @@ def test_a_channel_that_closes_acks_before(redis: Redis, connection: Connection,
     assert redis.llen(QUEUE) == 1, "the one that is not acked is put back"
 
 
+def take(redis: Redis, num: int) -> list[TakenMessage]:
+    return run_call(redis, take_messages(QUEUE, QueueOrder().of_next(QUEUE, num), NOTES, TIMES))
+
+
 def test_a_lot_that_its_worker_died_with_is_put_back_by_another(redis: Redis, connection: Connection) -> None:
     push(redis, *"abc")
-    orders = QueueOrder().of_next(QUEUE, 3)
-    assert [one.tag for one in run_call(redis, take_messages(QUEUE, orders, NOTES, TIMES))] == [*"abc"]
+    lot = take(redis, 3)
+    assert [json.loads(one.raw)["properties"]["delivery_tag"] for one in lot] == [*"abc"]
     assert redis.llen(QUEUE) == 0
     qos = Reader(connection).channel.qos
-    for tag in "abc":
-        qos.restore_by_tag(tag)
-    assert redis.llen(QUEUE) == 3
+    for one in reversed(lot):
+        qos.restore_by_tag(one.tag)
     assert not redis.exists(NOTES, TIMES)
+    assert Reader(connection).read() == [*"abc"]
 
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
-def test_who_stops_takes_no_more_than_it_was_given(
+def test_who_stops_while_it_waits_takes_nothing(
     redis: Redis, connection: Connection, is_cancelled: bool
 ) -> None:
     reader = Reader(connection)
-    reader.channel.brpop_timeout = 60
-    with pytest.raises(TimeoutError):
-        connection.drain_events(timeout=0.1)  # a BRPOP waits from now on
+    reader.wait()
     push(redis, *"abc")
     if is_cancelled:
         reader.consumer.cancel()
     reader.channel.close()
-    assert [one.delivery_tag for one in reader.messages] == ([] if is_cancelled else ["a"])
-    assert redis.llen(QUEUE) == 3, "what was given is put back, the others have stayed"
-    assert not redis.exists(NOTES)
-
-
-def test_no_lot_comes_of_a_queue_that_is_paused_while_redis_waits(
-    redis: Redis, connection: Connection
-) -> None:
-    reader = Reader(connection)
-    reader.consumer.add_queue(Queue("herd.n", Exchange("herd.n"), "herd.n"))
-    reader.consumer.consume()
-    reader.channel.brpop_timeout = 60
-    push(redis, "first")
-    assert reader.read() == ["first"], "so it is the last in turn, and may give all"
-    with pytest.raises(TimeoutError):
-        connection.drain_events(timeout=0.1)  # a BRPOP waits from now on
-    reader.channel.paused_queues = {QUEUE}
-    push(redis, *"abc")
-    assert reader.read() == ["a"]
-    assert redis.llen(QUEUE) == 2
-
-
-def test_a_queue_that_is_read_no_longer_gives_no_lot(redis: Redis, connection: Connection) -> None:
-    """As Celery's `cancel_consumer` asks for it."""
-    reader = Reader(connection)
-    reader.channel.brpop_timeout = 60
-    with pytest.raises(TimeoutError):
-        connection.drain_events(timeout=0.1)  # a BRPOP waits from now on
-    reader.consumer.cancel()
-    before = num_calls(redis, "lindex")
-    push(redis, *"abc")
-    connection.drain_events(timeout=60)
-    assert num_calls(redis, "lindex") == before, "only what Redis has given already is put back"
     assert (reader.messages, redis.llen(QUEUE), redis.exists(NOTES)) == ([], 3, 0)
 
 
-OTHERS = [
+def test_nothing_comes_of_a_queue_that_is_paused_while_it_is_waited_for(
+    redis: Redis, connection: Connection
+) -> None:
+    reader = Reader(connection)
+    reader.wait()
+    reader.channel.paused_queues = {QUEUE}
+    push(redis, *"abc")
+    reader.wait()
+    assert (reader.messages, redis.llen(QUEUE)) == ([], 3)
+    reader.channel.paused_queues = set()
+    assert reader.read() == [*"abc"]
+
+
+def test_a_queue_that_is_read_no_longer_gives_no_message(redis: Redis, connection: Connection) -> None:
+    """As Celery's `cancel_consumer` asks for it."""
+    reader = Reader(connection)
+    reader.wait()
+    reader.consumer.cancel()
+    push(redis, *"abc")
+    reader.wait()
+    assert (reader.messages, redis.llen(QUEUE), redis.exists(NOTES)) == ([], 3, 0)
+
+
+def test_a_lot_ends_with_the_message_that_makes_it_long(redis: Redis) -> None:
+    for size in (10, MAX_BYTES, 10):
+        redis.lpush(QUEUE, message("x", "x" * size))
+    assert [len(take(redis, 3)), len(take(redis, 3))] == [2, 1]
+
+
+#: Messages that Celery reads or not, and whatever else anybody may push.
+ODD = [
     *(message("x", "x" * MAX_BYTES), message(7), message(), message("é"), message("x" * 129), "[]", "{", ""),
+    *(
+        '{"properties": {"delivery_tag": "x", "delivery_info": 1}, "headers": {}}',
+        '{"properties": {}}',
+        "[" * 9000,
+    ),
     message("x_").encode().replace(b"x_", b"x\xc3"),
+    message("h").replace('"body": ""', '"body": 0x10'),
 ]
 
 
-@pytest.mark.parametrize("other", OTHERS, ids=map(str, range(len(OTHERS))))
-def test_what_is_not_for_a_lot_stays_in_its_place(redis: Redis, other: str | bytes) -> None:
+@pytest.mark.parametrize("odd", ODD, ids=map(str, range(len(ODD))))
+@pytest.mark.parametrize("has_died", [False, True], ids=["read", "put back"])
+def test_whatever_anybody_pushes_is_noted_and_then_handled_or_kept_among_the_dead(
+    redis: Redis, connection: Connection, odd: str | bytes, has_died: bool
+) -> None:
+    """By who takes it, and by who finds the note of one that has died."""
     push(redis, "a")
-    redis.lpush(QUEUE, other)
+    redis.lpush(QUEUE, odd)
     push(redis, "b")
-    orders = QueueOrder().of_next(QUEUE, 3)
-    assert [one.tag for one in run_call(redis, take_messages(QUEUE, orders, NOTES, TIMES))] == ["a"]
-    assert redis.lindex(QUEUE, -1) == (other.encode() if isinstance(other, str) else other)
-    assert redis.hkeys(NOTES) == [b"a"]
+    reader = Reader(connection)
+    if has_died:
+        for one in take(redis, 3):
+            assert redis.hexists(NOTES, one.tag)
+            reader.channel.qos.restore_by_tag(one.tag)
+        assert not redis.exists(NOTES, TIMES)
+    while len(reader.messages) + redis.xlen(Keys().key("dead")) < 3:
+        reader.read()
+    letters = run_call(redis, DeadLetters().letters())
+    assert {"a", "b"} <= {own_tag(one) for one in reader.messages}
+    assert {one.raw for one in letters} <= {odd if isinstance(odd, bytes) else odd.encode()}
+    assert {one.queue for one in letters} <= {QUEUE}
+    assert redis.hlen(NOTES) == len(reader.messages), "a note for each that is handled"
 
 
-def test_a_list_that_is_none_holds_up_nothing_else(redis: Redis) -> None:
-    redis.sadd(QUEUE + URGENT, "x")
-    push(redis, "a", lane=LOW)
-    orders = QueueOrder().of_next(QUEUE, 2)
-    assert [one.tag for one in run_call(redis, take_messages(QUEUE, orders, NOTES, TIMES))] == ["a"]
+def test_a_message_that_is_too_long_is_noted_until_it_is_among_the_dead(
+    redis: Redis, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury, noted = DeadLetters.bury, []
 
+    def see(letters: DeadLetters, raw: bytes, **options: Any) -> Any:
+        noted.append(redis.hlen(NOTES))
+        return bury(letters, raw, **options)
 
-#: JSON to Redis, but not to Python.
-HEX = message("h").replace('"body": ""', '"body": 0x10')
-
-
-def test_a_message_that_only_redis_can_read_is_put_aside(redis: Redis, connection: Connection) -> None:
-    push(redis, "a")
-    redis.lpush(QUEUE, HEX)
-    push(redis, "b")
-    assert Reader(connection).read() == ["a", "b"]
+    monkeypatch.setattr(DeadLetters, "bury", see)
+    redis.lpush(QUEUE, message("x", "x" * own_settings().max_message_bytes))
+    reader = Reader(connection)
+    assert reader.read() == []
+    assert (noted, redis.hlen(NOTES)) == ([1], 0)
     (letter,) = run_call(redis, DeadLetters().letters())
-    assert letter.raw == HEX.encode()
-    assert set(redis.hkeys(NOTES)) == {b"a", b"b"}
+    assert letter.reason == "TooLong"
 
 
-def test_so_is_its_note_when_its_worker_has_died(redis: Redis, connection: Connection) -> None:
-    redis.lpush(QUEUE, HEX)
-    run_call(redis, take_messages(QUEUE, QueueOrder().of_next(QUEUE, 1), NOTES, TIMES))
-    assert redis.hkeys(NOTES) == [b"h"]
-    Reader(connection).channel.qos.restore_by_tag(b"h")
-    (letter,) = run_call(redis, DeadLetters().letters())
-    assert (letter.raw, letter.queue) == (HEX.encode(), QUEUE)
-    assert not redis.exists(NOTES, TIMES)
+def test_a_list_that_is_none_ends_a_lot_and_is_told_if_it_comes_first(redis: Redis) -> None:
+    redis.sadd(QUEUE + LOW, "x")
+    push(redis, *"ab")
+    assert len(take(redis, 3)) == 2
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        take(redis, 3)
 
 
 def test_another_note_is_kept_as_it_is() -> None:

@@ -83,9 +83,7 @@ class FullWorker:
 
     def look(self) -> None:
         """As its heartbeat and its sweeper do once a second."""
-        (answer,) = run_call(
-            self.redis, beat([Beat(self.ledger, status("full@test", running=4, waiting=1), asks=True)])
-        )
+        (answer,) = run_call(self.redis, beat([Beat(self.ledger, status("full@test", running=4, waiting=1))]))
         self.tenancy.hear(answer)
         self.overflow.shed()
         self.closed.append(not self.tenancy.takes_messages)

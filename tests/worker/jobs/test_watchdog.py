@@ -1,6 +1,6 @@
 """A worker's standstill is noticed: messages that nobody asks for, and parts that make no progress."""
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ class SilentPoller:
     """Has room for messages, and asks for none."""
 
     paused_queues: Container[str] = frozenset()
+    is_alone: Callable[[], bool] = staticmethod(lambda: True)
     spoilt = SpoiltQueues()
     num_polls = 0
     has_room = True

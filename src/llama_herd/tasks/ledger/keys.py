@@ -16,7 +16,7 @@ herd:<tenant>:drained         zset    workers that take no jobs, by the time whe
 herd:<tenant>:worker:<name>   hash    the last report of a worker
 herd:<tenant>:workers         zset    the workers' names, by the time their reports expire
 herd:<tenant>:served          zset    queues, by the last report of a worker that serves them
-herd:<tenant>:room:<queue>    zset    the workers of a queue that have free rows: see beat.lua
+herd:<tenant>:room:<queue>    zset    the workers of a queue and their free rows: see beat.lua
 herd:<tenant>:server:<id>     zset    the workers that have jobs in a server's hands: see share_server.lua
 herd:<tenant>:batch:<run>     hash    the last report of a batch
 herd:<tenant>:batches         zset    the batches' runs, by the time their reports expire

@@ -22,8 +22,8 @@ WORKER_TTL_S = 10
 #: Most queues of which it is remembered that a worker has served them; those served last are kept.
 MAX_SERVED = 1000
 
-#: Most workers that are asked for free rows in one beat: those with the most.
-MAX_ASKED = 16
+#: Most workers whose free rows are counted in one beat: those that have reported last.
+MAX_ASKED = 100
 #: Most workers or batches that are listed: managed Redis takes no more than about 4,000 keys and arguments.
 MAX_REPORTS = 3_900
 #: Most tenants of one beat.
@@ -93,13 +93,12 @@ def _read_reports(kind: type[S], reply: list[list[bytes]]) -> list[S]:
 class Beat:
     """A worker's report to one tenant.
 
-    asks: for how many rows are free in other workers of the queue. kept_limit: how many bytes of Redis its
-    ended jobs may keep before new ones are refused; 0: no limit; None: unknown, and as it was.
+    kept_limit: how many bytes of Redis its ended jobs may keep before new ones are refused; 0: no limit;
+    None: unknown, and as it was.
     """
 
     whose: Keys
     status: WorkerStatus
-    asks: bool = False
     kept_limit: int | None = None
 
     @property
@@ -112,7 +111,6 @@ class Beat:
             "room": self.whose.key(f"room:{queue}"),
             "queue": "" if self.status.state == "stopping" else queue,
             "free": self.status.num_free,
-            "asks": int(self.asks),
             "kept_limit": "" if self.kept_limit is None else self.kept_limit,
         }
 
@@ -120,26 +118,28 @@ class Beat:
 class BeatAnswer(NamedTuple):
     """What a worker hears of one tenant.
 
-    num_free: rows that are free in other workers, as far as was asked. is_paused: nobody is to take jobs of
-    the queue. is_drained: this worker is to take none of the tenant. complaint: what is wrong with a key of
-    the tenant; empty: nothing. author: the process that has written the report before under this name; empty:
-    it did not say; None: there was none.
+    num_free: rows that are free in other workers of the queue. is_paused: nobody is to take jobs of the
+    queue. is_drained: this worker is to take none of the tenant. num_others: the other workers of the queue.
+    complaint: what is wrong with a key of the tenant; empty: nothing. author: the process that has written
+    the report before under this name; empty: it did not say; None: there was none.
     """
 
     num_free: int
     is_paused: bool
     is_drained: bool
+    num_others: int = 0
     complaint: str = ""
     author: str | None = None
 
     @classmethod
     def parse(cls, reply: list[Any]) -> "BeatAnswer":
-        free, paused_until_ms, drained_until_ms, author = reply
+        free, num_others, paused_until_ms, drained_until_ms, author = reply
         is_wrong = not isinstance(free, int)
         return cls(
             0 if is_wrong else free,
             paused_until_ms > 0,
             drained_until_ms > 0,
+            num_others,
             text(free) if is_wrong else "",
             None if author is None else text(author),
         )

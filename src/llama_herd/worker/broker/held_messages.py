@@ -4,7 +4,6 @@ from collections import Counter
 from contextlib import suppress
 from time import time
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import structlog
 from kombu.asynchronous import get_event_loop
@@ -13,7 +12,6 @@ from kombu.transport import redis as redis_transport, virtual
 from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
 from llama_herd.ops.logs import error_name
-from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.worker.broker.spoilt_queues import is_wrong_type
 
 if TYPE_CHECKING:
@@ -46,12 +44,11 @@ class RawMessage(virtual.Message):  # type: ignore[misc]
     def __init__(self, payload: Any, channel: "QueueChannel", **options: Any) -> None:
         """A message of remote control comes by no queue, and goes back to none."""
         properties = payload["properties"]
-        if properties["delivery_tag"] in channel.qos._delivered:  # under one tag all would count as one held
-            properties["delivery_tag"] = str(uuid4())
         place = {"exchange": "", "routing_key": channel.queue_read}
         properties["delivery_info"] = {**properties["delivery_info"], **place}
         payload["headers"] = {**payload["headers"], "argsrepr": "()", "kwargsrepr": "{}"}
         super().__init__(payload, channel, **options)
+        self.delivery_tag: str = channel.tag_read or properties["delivery_tag"]
 
 
 class QoS(redis_transport.QoS):  # type: ignore[misc]
@@ -66,18 +63,8 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
         return not self.channel.is_paused and bool(super().can_consume())
 
     def append(self, message: Message, delivery_tag: str) -> None:
-        if delivery_tag == self.channel.noted_tag:
-            virtual.QoS.append(self, message, delivery_tag)
-            return
-        try:
-            super().append(message, delivery_tag)
-        except RedisError as error:
-            # A Redis that is full gives messages, but takes no note of them, and a connection may break after
-            # it gave one: only we have it then. If it is lost with the worker, the ledger's sweep pushes it
-            # again, if it has a record by then.
-            if not is_temporary(error):
-                raise
-            virtual.QoS.append(self, message, delivery_tag)
+        """Keep a message. It is noted in Redis already: `take.lua` does that as it takes it."""
+        virtual.QoS.append(self, message, delivery_tag)
 
     def ack(self, delivery_tag: str) -> None:
         """Let a message go. Its note is taken back together with those of others, which saves round trips."""

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from time import time
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.script import Script
@@ -14,14 +15,14 @@ _TAKE = Script("take")
 #: Most messages of a lot: as many as are handled between two looks at what else happens.
 MAX_MESSAGES = 32
 
-#: A longer message is taken alone, since the script reads what it takes while Redis waits.
-MAX_BYTES = 1 << 16
+#: A lot ends with the message that goes beyond: Redis does nothing else meanwhile.
+MAX_BYTES = 1 << 18
 
 _NOTE = re.compile(rb'\[(.*),"","([^"]*)"\]', re.DOTALL)
 
 
 class TakenMessage(NamedTuple):
-    """A message that this worker holds now."""
+    """A message that this worker holds now. tag: the one under which it is noted, whatever its own is."""
 
     list: str
     tag: str
@@ -33,11 +34,12 @@ def take_messages(
 ) -> RedisCall[list[TakenMessage]]:
     """Take one message for each of `orders`, the lists of the queue in the order in which they are asked.
 
-    There are fewer where there are no more, and where one comes that is not for this way: it stays.
-    `notes_key` and `times_key` are those where kombu notes which messages are held.
+    There are fewer where there are no more, or where these are long. `notes_key` and `times_key` are those
+    where kombu notes which messages are held. Redis refuses it if a key that should be a list is none.
     """
     lists = sorted(set().union(*orders))
     place_of = {name: str(place) for place, name in enumerate(lists, start=1)}
+    lot = uuid4()
 
     def parse(reply: Sequence[Any]) -> list[TakenMessage]:
         parts = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
@@ -52,7 +54,10 @@ def take_messages(
         queue=queue,
         max_bytes=MAX_BYTES,
         lists=lists,
-        orders=[" ".join(place_of[name] for name in order) for order in orders],
+        orders=[
+            {"tag": f"{lot}:{number}", "order": " ".join(place_of[name] for name in order)}
+            for number, order in enumerate(orders)
+        ],
     )
 
 

@@ -5,26 +5,35 @@ too. Here they go to the dead letters, with the reason.
 """
 
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Callable, Container, Sequence
 from functools import cached_property, partial
+from math import inf
 from time import monotonic
 from typing import Any
 
 import structlog
 from celery.worker.state import reserved_requests
+from kombu.asynchronous import get_event_loop
 from kombu.transport import redis as redis_transport
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
 from redis import Redis
-from redis.exceptions import DataError, OutOfMemoryError, RedisError, ResponseError
+from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
 from llama_herd.tasks.app import app
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.protocol.priority import lists_of
 from llama_herd.worker import process
 from llama_herd.worker.broker.held_messages import UNREADABLE, QoS, RawMessage
 from llama_herd.worker.broker.long_messages import TooLong, short_stand_in
-from llama_herd.worker.broker.message_lot import MAX_MESSAGES, message_in, take_messages
+from llama_herd.worker.broker.message_lot import (
+    MAX_MESSAGES,
+    TakenMessage,
+    message_in,
+    take_messages,
+)
+from llama_herd.worker.broker.message_wait import MessageWait
 from llama_herd.worker.broker.queue_order import QueueOrder, QueuePlaces
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues, is_wrong_type
 from llama_herd.worker.insisting import insist
@@ -32,8 +41,12 @@ from llama_herd.worker.settings import NUM_LOOK_AHEAD
 
 log = structlog.get_logger(__name__)
 
-#: How long Redis waits for messages of some queues, where another may give one once a job of it has ended.
+#: How long to wait for messages of some queues, where another may give one once a job of it has ended.
 LEFT_OUT_S = 0.02
+#: How long a worker leaves a message to others if its batch is all but full; half as long if it is half full.
+BUSY_DELAY_S = 0.004
+#: How long if its batch is full: the message would wait here.
+FULL_DELAY_S = 0.02
 
 
 class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
@@ -46,15 +59,15 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
     worker = ""
     from_transport_options = (*redis_transport.Channel.from_transport_options, "worker")
 
-    #: Seconds that Redis waits for a message; kombu sets it from 5.6 on.
-    brpop_timeout = 1
-    #: Answers to "is there a message?", also those that there is none.
+    #: Looks for messages that Redis has answered.
     num_polls = 0
     #: Queues whose messages this worker leaves alone for now, although it may have room for them.
     paused_queues: Container[str] = frozenset()
-    #: The tag of the last message of a lot: Redis has noted already that it is held.
-    noted_tag = ""
-    _last_reply: Any = None
+    #: Whether no other worker waits for the same messages.
+    is_alone: Callable[[], bool] = staticmethod(lambda: True)
+    _wait: MessageWait | None = None
+    _taken: TakenMessage | None = None
+    _is_untold = False  # and logged
     _notes_client: Redis | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -78,10 +91,16 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
 
     @property
     def queue_read(self) -> str:
-        """The queue of the last message, whichever of its lists that came from; empty before the first."""
-        return str(bytes_to_str(self._last_reply[0]).partition(self.sep)[0]) if self._last_reply else ""
+        """The queue of the message that is handled, whichever of its lists that came from; else empty."""
+        return self._taken.list.partition(self.sep)[0] if self._taken else ""
+
+    @property
+    def tag_read(self) -> str:
+        """The tag under which the message is noted that is handled; else empty."""
+        return self._taken.tag if self._taken else ""
 
     def close(self) -> None:
+        self._in_poll = None  # no message can be on its way
         self.qos.take_back_notes()
         try:
             super().close()
@@ -106,27 +125,10 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
             self._notes_client = super()._create_client()
         return self._notes_client
 
-    def _get_client(self) -> type[Redis]:
-        """kombu's client class, but it leaves what it read last with the channel."""
-        channel, client = self, super()._get_client()
-
-        class Client(client):  # type: ignore[misc, valid-type]
-            def parse_response(self, connection: Any, command_name: str, **options: Any) -> Any:
-                reply = super().parse_response(connection, command_name, **options)
-                if command_name == "BRPOP":
-                    channel._note(reply)
-                return reply
-
-        return Client
-
-    def _note(self, reply: Any) -> None:
-        """Count an answer, and keep the message that may be in it. Raises TooLong."""
-        self.num_polls += 1
-        if reply is not None:
-            self._last_reply = reply
-            self._order.note(self.queue_read)
-            if len(reply[1]) > process.own_settings().max_message_bytes:
-                raise TooLong
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        """Have Redis tell of changes where messages are waited for, which it does in RESP3 only."""
+        params: dict[str, Any] = super()._connparams(asynchronous)
+        return {**params, "protocol": 3} if asynchronous else params
 
     def _size(self, queue: str) -> int:
         """Always 0: nothing uses the size of a declared queue, and a spoilt key would raise here."""
@@ -144,21 +146,30 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
             log.error("queue not announced to senders, its binding is not a set", queue=queue)
 
     def _brpop_start(self, timeout: float | None = None) -> None:
-        """Ask for a message as kombu does, but in an order of our own."""
+        """Look for messages; kombu would ask for one by BRPOP."""
         if self.spoilt.are_due:
             self._look_for_spoilt()
         num_in_hand = self._num_in_hand
         queues = [one for one in self.unpaused_queues if one not in self.spoilt.names]
         now = self._places_now.open_to(self.active_queues, num_in_hand)
         allowed = now & self._with_places_later(num_in_hand)
-        lists = self._order.lists([one for one in queues if one in allowed], num_in_hand)
-        if lists:
-            wait_s = (timeout or self.brpop_timeout) if now.issuperset(queues) else LEFT_OUT_S
+        if asked := self._order.in_turn([one for one in queues if one in allowed], num_in_hand):
+            longest_s = (timeout or self.brpop_timeout) if now.issuperset(queues) else LEFT_OUT_S
             self._in_poll = self.client.connection
             self._brpop_sent_at = monotonic()
-            self._in_poll.send_command("BRPOP", *lists, wait_s)
+            self._wait = MessageWait(self._in_poll, {one: lists_of(one) for one in asked}, longest_s)
         else:
             self.num_polls += 1  # nobody may be asked, so this is no silence
+
+    def end_wait(self) -> None:
+        """Have kombu look for messages again, if it is time for that."""
+        if self._wait is not None and monotonic() >= self._wait.until_s:
+            self._wait = self._in_poll = None
+
+    @property
+    def wait_left_s(self) -> float:
+        """How long until it is time for that, unless something comes before."""
+        return inf if self._wait is None else max(0.0, self._wait.until_s - monotonic())
 
     @property
     def _num_in_hand(self) -> Counter[str]:
@@ -193,51 +204,97 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
             self.spoilt.look(client, self.active_queues)
 
     def _brpop_read(self, **options: Any) -> Any:
-        """Read the answer to BRPOP; an item that cannot be read is put aside, and the loop goes on."""
+        """Read the answer to a look, or that a list has changed. Take messages if there are some."""
+        if self._wait is None:
+            self._pass_over()
+            raise redis_transport.Empty
         try:
-            super()._brpop_read(**options)
-        except (*UNREADABLE, DataError) as error:  # as of a tag that Redis does not take
-            self.put_aside(type(error).__name__)
-            raise redis_transport.Empty from None
+            found = self._wait.read(self._delay_s)
+        except RedisError:
+            self._wait = self._in_poll = None
+            self.client.connection.disconnect()
+            raise
+        self.num_polls += 1
+        self._note_refusal(self._wait.refusal)
+        if not found:
+            if (hub := get_event_loop()) is not None:
+                hub.call_later(self.wait_left_s, self.end_wait)
+            raise redis_transport.Empty
+        self._wait = self._in_poll = None
+        if not self._take_lot(found):
+            raise redis_transport.Empty
+        return True
+
+    @property
+    def _delay_s(self) -> float:
+        """How long to leave a message to others: Redis tells all who wait, and the idlest is to have it."""
+        if self.is_alone():
+            return 0.0
+        settings = process.own_settings()
+        num_held: int = settings.num_places - (self.qos.can_consume_max_estimate() or 0)
+        return BUSY_DELAY_S * num_held / settings.slots if num_held < settings.slots else FULL_DELAY_S
+
+    def _pass_over(self) -> None:
+        """Read what Redis tells a worker that waits for nothing, as it has no room; kombu connects again."""
+        try:
+            self.client.connection.read_response(push_request=True)
+        except self.connection_errors:
+            self.client.connection.disconnect()
+
+    def _take_lot(self, found: Sequence[str]) -> bool:
+        """Take what waits in the first queue that has messages, in one round trip, and handle it.
+
+        Of several queues this one gives no more than is its turn, and one where messages for later are
+        counted. A worker that stops takes none, nor of a queue that it has left or that is paused. Returns
+        whether there were any.
+        """
+        queue, num_in_hand = found[0], self._num_in_hand
+        if self._closing or not self.has_room or queue not in self.unpaused_queues:
+            return False
+        most = min(MAX_MESSAGES, self.qos.can_consume_max_estimate() or MAX_MESSAGES)
+        places = self._places_now.left_to(queue, self.active_queues, num_in_hand)
+        num = 1 if self._counts_later else self._order.num_in_turn(found, num_in_hand, min(most, places))
+        orders = self._order.of_next(queue, num)
+        try:
+            with self.conn_or_acquire() as client:
+                lot = run_call(client, take_messages(queue, orders, self.unacked_key, self.unacked_index_key))
         except RedisError as error:
             if not is_wrong_type(error):
                 raise
             self._look_for_spoilt()
-            raise redis_transport.Empty from None
-        self._take_lot()
-        return True
-
-    def _take_lot(self) -> None:
-        """Take what waits behind the message that was just read, in one round trip.
-
-        Of several queues this one gives no more than is its turn, and nothing more where messages for later
-        are counted. A worker that stops takes no more, nor of a queue that it has left or that is paused: it
-        only reads what Redis has given it already.
-        """
-        queue, num_in_hand = self.queue_read, self._num_in_hand
-        if self._closing or not self.has_room or queue not in self.unpaused_queues or self._counts_later:
-            return
-        most = min(MAX_MESSAGES, self.qos.can_consume_max_estimate() or MAX_MESSAGES)
-        places = self._places_now.left_to(queue, self.active_queues, num_in_hand)
-        num = self._order.num_in_turn(queue, num_in_hand, min(most, places))
-        if num <= 0:
-            return
-        orders = self._order.of_next(queue, num)
-        with self.conn_or_acquire() as client:
-            lot = run_call(client, take_messages(queue, orders, self.unacked_key, self.unacked_index_key))
+            return False
         for taken in lot:
-            self._last_reply = (taken.list.encode(), taken.raw)
-            self._order.note(self.queue_read)
-            self.noted_tag = taken.tag
-            try:
-                self.connection._deliver(loads(bytes_to_str(taken.raw)), self.queue_read)
-            except (*UNREADABLE, DataError) as error:
-                self.put_aside(type(error).__name__)
-                self.qos.forget(taken.tag)
+            self._order.note(queue)
+            self._handle(taken)
+        return bool(lot)
+
+    def _handle(self, taken: TakenMessage) -> None:
+        """Have Celery handle a message; one that it cannot read is put aside."""
+        self._taken = taken
+        try:
+            if len(taken.raw) > process.own_settings().max_message_bytes:
+                raise TooLong
+            self.connection._deliver(loads(bytes_to_str(taken.raw)), self.queue_read)
+        except UNREADABLE as error:
+            self.put_aside(type(error).__name__)
+            self.qos.forget(taken.tag)
+        finally:
+            self._taken = None
+
+    def _note_refusal(self, refusal: ResponseError | None) -> None:
+        """Log once that Redis does not tell of messages, so that they are looked for more often."""
+        if refusal is not None and not self._is_untold:
+            log.info("looking for messages often, Redis does not tell of them", reason=str(refusal))
+        self._is_untold = refusal is not None
+
+    def _do_restore_message(self, payload: Any, *args: Any, **options: Any) -> None:
+        """Put a message back. Raises one of UNREADABLE for what is none: kombu would log and forget it."""
+        _ = {**payload["headers"], **payload["properties"]["delivery_info"]}
+        super()._do_restore_message(payload, *args, **options)
 
     def put_aside(self, reason: str) -> None:
-        """Keep the message that was read last, and cannot be handled, among the dead letters."""
-        raw, queue = self._last_reply[1], self.queue_read
+        """Keep the message that is read, and cannot be handled, among the dead letters."""
+        raw, queue = (self._taken.raw if self._taken else b""), self.queue_read
         self._bury(raw, queue, reason)
         if len(raw) > process.own_settings().max_message_bytes and (told := short_stand_in(raw, queue)):
             with self.conn_or_acquire() as client:
@@ -259,10 +316,36 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
             insist(partial(run_call, client, letter), "a dead letter")
 
 
+class ChannelPoller(redis_transport.MultiChannelPoller):  # type: ignore[misc]
+    """kombu's poller, but what comes on a channel's connection need be no message."""
+
+    def on_poll_start(self) -> None:
+        for channel in self._channels:
+            channel.end_wait()
+        super().on_poll_start()
+
+    def on_readable(self, fileno: int) -> None:
+        """Read what comes for a worker without room, too: kombu takes it for the connection's end."""
+        channel, kind = self._fd_to_chan.get(fileno, (None, ""))
+        if kind == "BRPOP" and channel is not None:
+            channel._brpop_read()
+        else:
+            super().on_readable(fileno)
+
+    def get(self, callback: Any, timeout: float | None = None) -> None:
+        """Wait for events until it is time to look again at most; where there is a hub, that sees to it."""
+        longest_s = min([1.0 if timeout is None else timeout, *(one.wait_left_s for one in self._channels)])
+        super().get(callback, longest_s)
+
+
 class QueueTransport(redis_transport.Transport):  # type: ignore[misc]
     """kombu's Redis transport with the guarded channel."""
 
     Channel = QueueChannel
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.cycle = ChannelPoller()
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Have the loop read a new connection, or close it: Celery forgets one that this fails for."""

@@ -42,29 +42,27 @@ class QueueOrder:
         self._num_read = Counter[str]()
         #: By queue: the place of its last message among all.
         self._last_read = Counter[str]()
-        self._asked: list[str] = []  # the queues, as they were asked last
 
     def note(self, queue: str) -> None:
         """Note that a message of this queue was read."""
         self._num_read[queue] += 1
         self._last_read[queue] = self._num_read.total()
 
-    def lists(self, queues: Sequence[str], num_in_hand: Mapping[str, int]) -> list[str]:
-        """The lists of these queues, the one to poll first at the front.
+    def in_turn(self, queues: Sequence[str], num_in_hand: Mapping[str, int]) -> list[str]:
+        """These queues, the one whose turn it is at the front.
 
         The queue with the fewest messages in hand comes first, equal ones take turns. Messages whose ETA has
         not come are not counted as in hand.
         """
-        self._asked = sorted(queues, key=lambda queue: (num_in_hand[queue], self._last_read[queue]))
-        return [queue + lane for queue in self._asked for lane in lanes_in_turn(self._num_read[queue])]
+        return sorted(queues, key=lambda queue: (num_in_hand[queue], self._last_read[queue]))
 
-    def num_in_turn(self, queue: str, num_in_hand: Mapping[str, int], most: int) -> int:
-        """How many more messages, and no more than `most`, come from the queue that has just given one.
+    def num_in_turn(self, queues: Sequence[str], num_in_hand: Mapping[str, int], most: int) -> int:
+        """How many messages the first of these queues gives before it is another's turn, of `most` at most.
 
-        Those that were asked before it had none, so it goes on until it has as many in hand as one behind it.
+        All have messages, and are in turn: it goes on until it has as many in hand as one behind it.
         """
-        behind = self._asked[self._asked.index(queue) + 1 :]
-        return min([most, *(num_in_hand[other] - num_in_hand[queue] for other in behind)])
+        first, *behind = queues
+        return max(1, min([most, *(num_in_hand[other] - num_in_hand[first] for other in behind)]))
 
     def of_next(self, queue: str, num: int) -> list[list[str]]:
         """The lists of one queue, for each of its next `num` messages."""

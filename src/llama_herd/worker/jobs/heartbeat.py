@@ -197,15 +197,9 @@ class Heartbeat(threading.Thread):
     def _report(self, tenancies: Rows[Tenancy]) -> None:
         for start in range(0, len(tenancies), MAX_BEATS):
             lot = tenancies[start : start + MAX_BEATS]
-            asking = [any(attempt.waits_for_room for attempt in one.claims.in_hand()) for one in lot]
             beats = [
-                Beat(
-                    one.ledger,
-                    self._namesakes.told(one.tenant, self._status(one.queue)),
-                    asks,
-                    one.kept_limit,
-                )
-                for one, asks in zip(lot, asking, strict=True)
+                Beat(one.ledger, self._namesakes.told(one.tenant, self._status(one.queue)), one.kept_limit)
+                for one in lot
             ]
             answers = run_call(self._redis, beat(beats))
             self._heard_s = monotonic()

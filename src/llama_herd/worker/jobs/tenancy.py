@@ -165,8 +165,13 @@ class Tenancy:
 
     @property
     def num_free_elsewhere(self) -> int:
-        """Free rows of other workers, as the heartbeat has heard while jobs waited here."""
+        """Free rows of other workers, as the heartbeat has heard last."""
         return 0 if self.heard is None else self.heard.num_free
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other worker reads the queue, as the heartbeat has heard last."""
+        return self.heard is None or not self.heard.num_others
 
     def hear(self, answer: BeatAnswer) -> bool:
         """Take note of an answer to the heartbeat, and log what is new. Returns whether something is."""

@@ -33,6 +33,8 @@ class Poller(Protocol):
     """Polls Redis for messages, but not those of paused queues."""
 
     paused_queues: Container[str]
+    #: Whether no other worker waits for the same messages.
+    is_alone: Callable[[], bool]
     spoilt: SpoiltQueues
 
     @property

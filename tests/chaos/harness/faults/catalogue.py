@@ -25,7 +25,9 @@ _ALL = (
     Fault("kill-ack", death.dying("before_ack"), "a worker dies between result and acknowledgement"),
     Fault("kill-pop", death.dying("popped"), "a worker dies with a message just taken from the queue"),
     Fault("kill-texts", death.kill_text_worker, "kill -9 of the only worker that embeds, or that ranks"),
-    Fault("kill-frozen", standstill.die_with_a_message, "workers freeze in BRPOP, get a message, and die"),
+    Fault(
+        "kill-frozen", standstill.die_waiting, "workers freeze while they wait, messages come, and they die"
+    ),
     Fault(
         "poison", death.poison, "a job kills its workers: when prepared, before a forward or after a token"
     ),

@@ -1,13 +1,10 @@
 """Jobs that are ended early, at every stage."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import sleep
-from typing import Any
 
-from llama_herd.tasks.protocol.message import TASK_NAME
 from tests.chaos.harness.herd import Herd
 from tests.chaos.harness.patience import wait_until
 from tests.chaos.harness.verdict import BrokenLaw
@@ -59,17 +56,8 @@ def expire_jobs(herd: Herd) -> Iterator[list[str]]:
     for _ in range(NUM_JOBS // 2):
         deadline_ms = 1000 * seconds + herd.rng.randint(200, 5000)
         herd.jobs.submit(1, SAMPLING, prefix="late", deadline_ms=deadline_ms)
-        expiring.append(send_expiring(herd, herd.rng.uniform(0, 2), SAMPLING))
-    # The next fault may take a message that is not on record yet, and that would be gone.
+        expiring.append(herd.send_bare(SAMPLING, expires=herd.rng.uniform(0, 2)))
+    # The next fault may be a Redis that loses what it has got last.
     keys = [herd.jobs.ledger.job_key(job_id) for job_id in expiring]
     wait_until(lambda: herd.jobs.redis.exists(*keys) == len(keys), "all on record")
     yield []  # none has to go on
-
-
-def send_expiring(herd: Herd, seconds: float, sampling: Mapping[str, Any]) -> str:
-    """Send a bare message that Celery itself ends if no worker takes it in time; return its id."""
-    fields = {"prompt": "a tale", "sampling": sampling}
-    expires = datetime.now(UTC) + timedelta(seconds=seconds)
-    sent = herd.celery.send_task(TASK_NAME, kwargs=fields, queue=herd.queue, expires=expires)
-    herd.jobs.adopt(sent.id, fields)
-    return str(sent.id)

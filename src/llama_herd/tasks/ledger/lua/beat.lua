@@ -1,28 +1,28 @@
 -- BEAT: store the report of a worker for each of its tenants. It expires if no further report comes.
 -- needs: clock, pauses
--- args: name, life_s#, max_served# (queues to remember), max_asked# (workers to ask for room)
+-- args: name, life_s#, max_served# (queues to remember), max_asked# (other workers to count)
 -- list beats: keys report, workers (the index of such reports), served, room, paused, drained, kept;
---       args queue (that it serves; empty: none), free# (rows), asks (1: for room elsewhere), kept_limit (how many bytes
---       ended jobs may keep; 0: no limit; empty: unknown)
+--       args queue (that it serves; empty: none), free# (rows), kept_limit (how many bytes ended jobs may keep; 0: no
+--       limit; empty: unknown)
 -- list own: args beat#, field, value (of the reports, where tenants do not get the same)
 -- pairs common:
--- Answers, for each tenant: free rows of other workers of the queue, as far as was asked, or what is wrong with a key;
+-- Answers, for each tenant: free rows of other workers of the queue, or what is wrong with a key; how many these are;
 --       when the pause of the queue ends, and when the drain of the worker does (ms; 0: there is none); which process has
 --       written the report before (empty: it did not say; null: there was none)
 local now = now_ms()
 
 -- In `room` a worker's score is the second at which its report expires, and its free rows as a fraction of that: so one
--- that is silent, or has come back with another model, has no room.
+-- that is silent, or has come back with another model, counts no longer.
 local MOST_FREE = 4096
 
-local function free_elsewhere(room)
-  local free = 0
+local function elsewhere(room)
+  local free, num = 0, 0
   redis.call('ZREMRANGEBYSCORE', room, '-inf', now / 1000)
   local names = redis.call('ZREVRANGE', room, 0, max_asked - 1, 'WITHSCORES')
   for place = 1, #names, 2 do
-    if names[place] ~= name then free = free + names[place + 1] % 1 * MOST_FREE end
+    if names[place] ~= name then free, num = free + names[place + 1] % 1 * MOST_FREE, num + 1 end
   end
-  return free
+  return free, num
 end
 
 local function limit_kept(one)
@@ -47,15 +47,13 @@ local function beat(one)
     for _, other in ipairs(redis.call('ZRANGE', one.served, 0, -1 - max_served)) do
       redis.call('ZREM', one.served, other)
     end
-  end
-  if one.free > 0 then
     redis.call('ZADD', one.room, math.ceil(now / 1000) + life_s + math.min(one.free, MOST_FREE - 1) / MOST_FREE, name)
     redis.call('EXPIRE', one.room, life_s)
   else
     redis.call('ZREM', one.room, name)
   end
   limit_kept(one)
-  return one.asks == '1' and free_elsewhere(one.room) or 0
+  return elsewhere(one.room)
 end
 
 for _, its in ipairs(own) do
@@ -64,9 +62,9 @@ for _, its in ipairs(own) do
 end
 local answers = {}
 for place, one in ipairs(beats) do
-  local is_done, answer = pcall(beat, one)
+  local is_done, answer, num_others = pcall(beat, one)
   answers[place] = {
-    is_done and answer or (type(answer) == 'table' and answer.err or tostring(answer)),
+    is_done and answer or (type(answer) == 'table' and answer.err or tostring(answer)), num_others or 0,
     paused_until(one.paused, one.queue, now), paused_until(one.drained, name, now),
     one.before or false}
 end
