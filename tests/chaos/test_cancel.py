@@ -52,7 +52,7 @@ class Haste:
     def revoke(self) -> None:
         (job_id,) = self._jobs.submit(1, BRIEF)
         sleep(self._moment_s())
-        self._herd.celery.control.revoke(job_id, terminate=True)
+        self._herd.jobs.celery.control.revoke(job_id, terminate=True)
 
     def deadline(self) -> None:
         seconds, micros = self._jobs.redis.time()
@@ -60,7 +60,7 @@ class Haste:
         self._jobs.submit(1, BRIEF, deadline_ms=deadline_ms)
 
     def expires(self) -> None:
-        self._herd.send_bare(BRIEF, expires=self._moment_s())
+        self._jobs.send_bare({"sampling": BRIEF}, expires=self._moment_s())
 
     def _moment_s(self) -> float:
         return self.rng.choice([0, 0.002, 0.01, 0.03, 0.1])
@@ -91,7 +91,7 @@ def test_a_job_that_began_in_time_goes_on_though_celery_would_end_it(herd: Herd)
     """Its message has expired by the time that the dead worker's successor gets it."""
     (victim,) = herd.start_workers(1)
     expires_s = time() + 2
-    job_id = herd.send_bare(LONG, expires=2)
+    job_id = herd.jobs.send_bare({"sampling": LONG}, expires=2)
     herd.jobs.wait_for([job_id], "n", 10)
     victim.kill()
     wait_until(lambda: time() > expires_s + 1, "expired")

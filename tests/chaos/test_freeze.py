@@ -63,7 +63,7 @@ def test_a_zombie_leaves_messages_alone_that_kombu_has_given_to_its_successor(he
         wait_until(lambda: num_put_back(herd) >= num_before + len(lost), "kombu has put all back")
         herd.jobs.wait_for(job_ids, "epoch", 2)
         taken = held(herd)
-        assert len(taken) == len(lost) == len(job_ids)
+        assert len(lost) == len(job_ids) <= len(taken - lost), "a sweep has pushed them, too"
     wait_until(lambda: zombie.log.count(LEFT) == len(job_ids), "the zombie's writes refused")
     zombie.stop()  # it has said all by then
     assert not any(map(herd.jobs.has_ended, job_ids))

@@ -43,13 +43,13 @@ class Sender:
         self.lost: list[bytes] = []
 
     def send(self, task_id: str, **options: Any) -> None:
-        app = self.herd.celery
+        app = self.herd.jobs.celery
         link = app.signature("shop.next", queue="shop", task_id=f"after-{task_id}")
         app.send_task(TASK_NAME, kwargs=JOB, queue=self.herd.queue, task_id=task_id, link=link, **options)
         self.herd.jobs.adopt(task_id, JOB)
 
     def are_told(self, *job_ids: str) -> bool:
-        return all(AsyncResult(one, app=self.herd.celery).ready() for one in job_ids)
+        return all(AsyncResult(one, app=self.herd.jobs.celery).ready() for one in job_ids)
 
     def lose(self, number: int, *, is_reply: bool) -> bool:
         """Send jobs, and wait until Celery is told of those due. Whether they took so many calls."""
@@ -100,7 +100,7 @@ class OddSender:
 
     def send(self, name: str) -> None:
         """Send one of each kind under the name."""
-        app, queue = self.herd.celery, self.herd.queue
+        app, queue = self.herd.jobs.celery, self.herd.queue
         long = celery_message([[], {"prompt": "x" * MAX_BYTES}, {}], id=f"long-{name}")
         self.redis.lpush(queue, b'{"headers": {"id": "junk-%s"}}' % name.encode(), long)
         app.send_task("nobody.has", queue=queue, task_id=f"foreign-{name}")
@@ -115,7 +115,7 @@ class OddSender:
         told = [f"{kind}{name}" for kind in ("long-", "foreign-", "bad id ", "expired-", "revoked-")]
         buried = {one.task_id for one in run_call(self.redis, DeadLetters().letters(MAX_LETTERS))}
         missing = {f"junk-{name}", *told[:2]} - buried
-        return [one for one in told if not AsyncResult(one, app=self.herd.celery).ready()] + [*missing]
+        return [one for one in told if not AsyncResult(one, app=self.herd.jobs.celery).ready()] + [*missing]
 
     def lose(self, number: int, *, is_reply: bool) -> bool:
         """Send all kinds, and wait until nothing is missing. Whether they took so many calls."""

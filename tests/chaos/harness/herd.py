@@ -3,20 +3,15 @@
 import re
 import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
 from itertools import count
 from pathlib import Path
 from random import Random
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
-from celery import Celery
-
-from llama_herd.tasks.app import make_app
 from llama_herd.tasks.ledger.redis_call import run_dialogue
-from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.tasks.webhooks.setup import store_webhooks
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.fragile_redis import FragileRedis
@@ -191,18 +186,6 @@ class Herd:
     def state_of(self, worker: TendedWorker) -> str:
         """A worker's reported state; empty if it no longer reports."""
         return next((one.state for one in self.jobs.client.workers() if one.name == worker.name), "")
-
-    @cached_property
-    def celery(self) -> Celery:
-        """The Celery app of a sender that does not use our client."""
-        return make_app(self.settings)
-
-    def send_bare(self, sampling: Mapping[str, Any], **options: Any) -> str:
-        """Send a job as any client of Celery may, and return its id. Nobody but its message knows of it."""
-        fields = {"prompt": "a tale", "sampling": sampling}
-        sent = self.celery.send_task(TASK_NAME, kwargs=fields, queue=self.queue, **options)
-        self.jobs.adopt(sent.id, fields)
-        return str(sent.id)
 
     def verdict(self) -> Verdict:
         """Wait until all jobs have ended, then check every law for each of them."""

@@ -6,13 +6,18 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
 from llama_herd.errors import RedisUnavailable
+from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.ledger.answers import JobRecord
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.protocol.events import Event, Started
+from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import PATIENCE_S, wait_until
@@ -33,6 +38,9 @@ class Jobs:
         # redis-py types each reply as text or bytes or nothing
         self.redis: Any = connect(settings.redis_url, tries=REDIS_TRIES)
         self.client = Client(settings=settings, model=settings.served_model)
+        #: The Celery app of a sender that does not use our client.
+        self.celery = make_app(settings)
+        self._queue = settings.queue
         self.accepted: dict[str, Mapping[str, Any]] = {}
         self.submitting = threading.RLock()
         self._open: set[str] = set()
@@ -59,6 +67,30 @@ class Jobs:
             return False
         self.adopt(job_id, job)
         return True
+
+    def accept_bare(self, fields: Mapping[str, Any]) -> str:
+        """Send one job as any client of Celery may, retrying while Redis is away. Raises TimeoutError.
+
+        Nobody but its message knows of it until a worker claims it.
+        """
+        with self.submitting:
+            job_id = f"bare-{next(self._numbers)}"
+            wait_until(lambda: self._is_sent(job_id, fields), f"{job_id} sent")
+        return job_id
+
+    def _is_sent(self, job_id: str, fields: Mapping[str, Any]) -> bool:
+        try:
+            self.send_bare(fields, task_id=job_id, retry=False)
+        except (OperationalError, RedisError):
+            return False
+        return True
+
+    def send_bare(self, fields: Mapping[str, Any], **options: Any) -> str:
+        """Send one job, and return its id. options: of Celery's `send_task`."""
+        job = {"prompt": "a tale", **fields}
+        sent = self.celery.send_task(TASK_NAME, kwargs=job, queue=self._queue, **options)
+        self.adopt(sent.id, job)
+        return str(sent.id)
 
     def adopt(self, job_id: str, fields: Mapping[str, Any]) -> None:
         """Count a job that came without our client among the accepted ones."""

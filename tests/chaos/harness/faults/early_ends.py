@@ -26,14 +26,14 @@ def cancel_jobs(herd: Herd) -> Iterator[list[str]]:
 def revoke_jobs(herd: Herd) -> Iterator[list[str]]:
     """By Celery, which tells the workers that are connected at that moment."""
     wait_until(lambda: num_listening(herd) == len(herd.alive), "every worker listens")
-    end_early(herd, partial(herd.celery.control.revoke, terminate=True))
+    end_early(herd, partial(herd.jobs.celery.control.revoke, terminate=True))
     yield []  # none has to go on
 
 
 def num_listening(herd: Herd) -> int:
     """How many workers answer Celery."""
-    with herd.celery.connection() as connection:  # another fault may have broken one of the pool
-        return len(herd.celery.control.ping(limit=len(herd.alive), connection=connection))
+    with herd.jobs.celery.connection() as connection:  # another fault may have broken one of the pool
+        return len(herd.jobs.celery.control.ping(limit=len(herd.alive), connection=connection))
 
 
 def end_early(herd: Herd, end: Callable[[str], object]) -> None:
@@ -56,7 +56,7 @@ def expire_jobs(herd: Herd) -> Iterator[list[str]]:
     for _ in range(NUM_JOBS // 2):
         deadline_ms = 1000 * seconds + herd.rng.randint(200, 5000)
         herd.jobs.submit(1, SAMPLING, prefix="late", deadline_ms=deadline_ms)
-        expiring.append(herd.send_bare(SAMPLING, expires=herd.rng.uniform(0, 2)))
+        expiring.append(herd.jobs.send_bare({"sampling": SAMPLING}, expires=herd.rng.uniform(0, 2)))
     # The next fault may be a Redis that loses what it has got last.
     keys = [herd.jobs.ledger.job_key(job_id) for job_id in expiring]
     wait_until(lambda: herd.jobs.redis.exists(*keys) == len(keys), "all on record")

@@ -31,7 +31,7 @@ def die_waiting(herd: Herd) -> Iterator[list[str]]:
     """Idle workers wait and are frozen. Messages come, and the workers die: none of them has taken one."""
     sampling, workers = {"max_tokens": 20}, herd.alive
     with herd.jobs.alone(), frozen(workers):
-        met = [*herd.jobs.submit(1, sampling), herd.send_bare(sampling)]
+        met = [*herd.jobs.submit(1, sampling), herd.jobs.send_bare({"sampling": sampling})]
         for worker in workers:
             worker.kill()
     herd.replenish(len(workers))
