@@ -13,6 +13,7 @@ from benchmarks import (
     ledger,
     prefix,
     saturation,
+    spread,
     submit,
     urgent_jobs,
     weights,
@@ -81,6 +82,13 @@ def test_short_jobs_cost_their_worker_and_redis_something() -> None:
     found = rows(job_cost.measure(job_cost.Plan((1, 30), jobs=40, slots=4, rounds=2)))
     assert [row["tokens a job"] for row in found] == [1, 30]
     assert all(len(row["worker, us a job"]) == 2 and min(numbers(row)) > 0 for row in found)
+
+
+def test_jobs_are_counted_by_worker_and_their_waits_timed() -> None:
+    plan = spread.Plan(workers=2, slots=4, jobs=20, jobs_per_s=100, short_tokens=2, long_tokens=8)
+    two, one = rows(spread.measure(plan))
+    assert (two["rows each"], one["rows each"], one["jobs a worker"]) == (4, 8, "20 to 20")
+    assert 0 < two["waited p50 ms"] <= two["p99 ms"] <= two["longest ms"]
 
 
 def test_the_calls_of_a_job_and_of_a_step_are_timed() -> None:

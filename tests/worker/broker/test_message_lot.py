@@ -24,7 +24,7 @@ from llama_herd.worker.broker.message_lot import (
     message_in,
     take_messages,
 )
-from llama_herd.worker.broker.queue_channel import QueueTransport
+from llama_herd.worker.broker.queue_channel import BUSY_DELAY_S, FULL_DELAY_S, QueueTransport
 from llama_herd.worker.broker.queue_order import QueueOrder
 from llama_herd.worker.process import own_settings
 from tests.chaos.harness.patience import wait_until
@@ -151,11 +151,41 @@ def test_a_waiting_worker_is_told_at_once_of_a_message_in_any_list(
     redis: Redis, connection: Connection
 ) -> None:
     reader = Reader(connection)
-    reader.channel.brpop_timeout = 60
+    reader.channel.longest_wait_s = 60
     for lane in LANES:
         reader.wait()
         push(redis, lane, lane=lane)
         assert reader.read() == [lane]
+
+
+def test_who_is_not_alone_leaves_messages_to_others_by_how_full_it_is(
+    redis: Redis, connection: Connection
+) -> None:
+    settings = own_settings()
+    reader = Reader(connection, prefetch=settings.num_places)
+    reader.wait()
+    delays_s = [reader.channel._delay_s]
+    reader.channel.is_alone = lambda: False
+    for num_more in (0, settings.slots // 2, settings.slots - settings.slots // 2):
+        push(redis, *map(str, range(num_more)))
+        while redis.llen(QUEUE):
+            reader.read()
+        delays_s.append(reader.channel._delay_s)
+    assert delays_s == [0, 0, BUSY_DELAY_S * (settings.slots // 2) / settings.slots, FULL_DELAY_S]
+
+
+def test_a_message_that_is_left_to_others_comes_if_nobody_takes_it(
+    redis: Redis, connection: Connection
+) -> None:
+    reader = Reader(connection, prefetch=own_settings().num_places)
+    reader.channel.is_alone = lambda: False
+    reader.channel.longest_wait_s = 60
+    push(redis, *map(str, range(own_settings().slots)))
+    while redis.llen(QUEUE):
+        reader.read()
+    reader.wait()
+    push(redis, "last")
+    assert reader.read() == ["last"]
 
 
 def test_who_may_not_be_told_looks_often(redis: Redis, redis_url: str) -> None:
@@ -167,7 +197,7 @@ def test_who_may_not_be_told_looks_often(redis: Redis, redis_url: str) -> None:
         capture_logs() as lines,
     ):
         reader = Reader(connection)
-        reader.channel.brpop_timeout = 60
+        reader.channel.longest_wait_s = 60
         for tag in "ab":
             reader.wait()
             push(redis, tag)

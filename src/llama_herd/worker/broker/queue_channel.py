@@ -59,6 +59,8 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
     worker = ""
     from_transport_options = (*redis_transport.Channel.from_transport_options, "worker")
 
+    #: After so long a worker that waits looks again.
+    longest_wait_s = 1.0
     #: Looks for messages that Redis has answered.
     num_polls = 0
     #: Queues whose messages this worker leaves alone for now, although it may have room for them.
@@ -154,7 +156,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         now = self._places_now.open_to(self.active_queues, num_in_hand)
         allowed = now & self._with_places_later(num_in_hand)
         if asked := self._order.in_turn([one for one in queues if one in allowed], num_in_hand):
-            longest_s = (timeout or self.brpop_timeout) if now.issuperset(queues) else LEFT_OUT_S
+            longest_s = self.longest_wait_s if now.issuperset(queues) else LEFT_OUT_S
             self._in_poll = self.client.connection
             self._brpop_sent_at = monotonic()
             self._wait = MessageWait(self._in_poll, {one: lists_of(one) for one in asked}, longest_s)
@@ -333,9 +335,11 @@ class ChannelPoller(redis_transport.MultiChannelPoller):  # type: ignore[misc]
             super().on_readable(fileno)
 
     def get(self, callback: Any, timeout: float | None = None) -> None:
-        """Wait for events until it is time to look again at most; where there is a hub, that sees to it."""
-        longest_s = min([1.0 if timeout is None else timeout, *(one.wait_left_s for one in self._channels)])
-        super().get(callback, longest_s)
+        """Wait for events where there is no hub, until it is time to look again at most."""
+        for channel in self._channels:
+            channel.end_wait()
+        left_s = (channel.wait_left_s for channel in self._channels)
+        super().get(callback, min([1.0 if timeout is None else timeout, *left_s]))
 
 
 class QueueTransport(redis_transport.Transport):  # type: ignore[misc]
