@@ -124,8 +124,8 @@ class Delivery:
     def let_go(self) -> None:
         """Forget the message here, and tell the broker nothing.
 
-        As long as it is noted as held, it comes again, to whoever has the job by then. Where Redis has lost its
-        last writes, it may be all that is left of the job.
+        As long as it is noted as held, it comes again, to whoever has the job by then. Where Redis has lost
+        its last writes, it may be all that is left of the job.
         """
         self._call_soon(task_ready, self._request)
         self._call_soon(self._free_slot)
