@@ -20,6 +20,7 @@ from llama_herd.worker.jobs.standing import STALL_SHOWN_S
 from llama_herd.worker.settings import WorkerSettings
 from tests.compose_model import GPU, MAIN, ROOT, SECURE, project, services_of
 from tests.tasks.gateway.gateway_thread import GatewayThread
+from tests.tls import Identity
 
 TEXT = "".join((ROOT / name).read_text() for name in (MAIN, GPU))
 COMPOSE = project(MAIN)
@@ -200,15 +201,18 @@ def test_a_worker_that_stands_still_is_soon_unhealthy_and_one_that_loads_never(
 
 
 @pytest.mark.redis
-def test_the_gateway_s_check_is_true_of_a_real_one(redis_url: str) -> None:
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_the_gateway_s_check_is_true_of_a_real_one(redis_url: str, tmp_path: Path, has_tls: bool) -> None:
     command = SERVICES["gateway"]["healthcheck"]["test"]
     port = SERVICES["gateway"]["environment"]["HERD_GATEWAY_PORT"]
-    with GatewayThread(redis_url) as one:
+    file = str(Identity.make(tmp_path, "gateway.example").file) if has_tls else ""
+    env = {**os.environ, "HERD_GATEWAY_CERT_FILE": file}
+    with GatewayThread(redis_url, cert_file=file or None, key_file=file or None) as one:
         own = urlsplit(one.url).port
         code = command[-1].replace(f" {port})", f" {own})")
         run = [sys.executable, *command[2:-1], code]
-        assert subprocess.run(run, capture_output=True).returncode == 0
-    assert subprocess.run(run, capture_output=True).returncode == 1
+        assert subprocess.run(run, capture_output=True, env=env).returncode == 0
+    assert subprocess.run(run, capture_output=True, env=env).returncode == 1
 
 
 @pytest.mark.parametrize("worker", WORKERS)
