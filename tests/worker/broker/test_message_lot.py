@@ -174,6 +174,20 @@ def test_who_is_not_alone_leaves_messages_to_others_by_how_full_it_is(
     assert delays_s == [0, 0, BUSY_DELAY_S * (settings.slots // 2) / settings.slots, FULL_DELAY_S]
 
 
+def test_who_is_not_alone_fills_its_batch_before_it_takes_what_would_wait(
+    redis: Redis, connection: Connection
+) -> None:
+    settings = own_settings()
+    reader = Reader(connection, prefetch=settings.num_places)
+    reader.channel.is_alone = lambda: False
+    sizes = []
+    for num_more in (2, settings.num_places):
+        push(redis, *map(str, range(num_more)))
+        while reader.channel.has_room and redis.llen(QUEUE):
+            sizes.append(len(reader.read()))
+    assert sizes == [2, settings.slots - 2, settings.num_places - settings.slots]
+
+
 def test_a_message_that_is_left_to_others_comes_if_nobody_takes_it(
     redis: Redis, connection: Connection
 ) -> None:

@@ -232,9 +232,15 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         """How long to leave a message to others: Redis tells all who wait, and the idlest is to have it."""
         if self.is_alone():
             return 0.0
+        share = 1 - self._num_free_rows / process.own_settings().slots
+        return BUSY_DELAY_S * share if share < 1 else FULL_DELAY_S
+
+    @property
+    def _num_free_rows(self) -> int:
+        """How many more messages can run here at once, if each is a job of one row."""
         settings = process.own_settings()
-        num_held: int = settings.num_places - (self.qos.can_consume_max_estimate() or 0)
-        return BUSY_DELAY_S * num_held / settings.slots if num_held < settings.slots else FULL_DELAY_S
+        num_free_places: int = self.qos.can_consume_max_estimate() or 0
+        return max(0, num_free_places - settings.num_places + settings.slots)
 
     def _pass_over(self) -> None:
         """Read what Redis tells a worker that waits for nothing, as it has no room; kombu connects again."""
@@ -254,6 +260,8 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         if self._closing or not self.has_room or queue not in self.unpaused_queues:
             return False
         most = min(MAX_MESSAGES, self.qos.can_consume_max_estimate() or MAX_MESSAGES)
+        if not self.is_alone():
+            most = min(most, self._num_free_rows or most)  # what would wait here another may run at once
         places = self._places_now.left_to(queue, self.active_queues, num_in_hand)
         num = 1 if self._counts_later else self._order.num_in_turn(found, num_in_hand, min(most, places))
         orders = self._order.of_next(queue, num)
