@@ -2,9 +2,12 @@
 
 import json
 import random
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
+from threading import Event
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -27,6 +30,8 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 #: Longer than the lease of 3 s and two sweeps; the goal is 5 s on a machine that is not busy. Shorter than
 #: kombu's own time for lost messages.
 RECOVERY_LIMIT_S = 25.0
+#: Of workers that bare messages come to, one in so many seconds.
+NUM_KILLS, PAUSE_S = 5, 0.01
 #: Tokens that may not be recorded yet: their text is not known to go out.
 NUM_WITHHELD = 4
 
@@ -64,6 +69,29 @@ def test_a_worker_that_dies_at_this_moment_loses_and_repeats_nothing(herd: Herd,
         assert moment != "prefill" or list(met) == job_ids
         herd.start_workers(1)
         assert {result.finish_reason for result in herd.jobs.results()} == {"length"}
+
+
+def test_no_bare_message_is_lost_with_a_worker_that_is_killed(herd: Herd) -> None:
+    """Nobody else knows of its job, so a worker must never be all that has it."""
+    herd.start_workers(2)
+    is_over = Event()
+
+    def send() -> None:
+        while not is_over.wait(PAUSE_S):
+            herd.jobs.send_bare({"sampling": {**SAMPLED, "max_tokens": 2}})
+
+    def are_sent(num: int) -> bool:
+        return len(herd.jobs.accepted) >= num
+
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(send)
+        for _ in range(NUM_KILLS):
+            wait_until(partial(are_sent, len(herd.jobs.accepted) + 50), "messages come")
+            herd.rng.choice(herd.alive).kill()
+            herd.start_workers(1)
+        is_over.set()
+        sending.result()
+    assert {result.finish_reason for result in herd.jobs.results()} == {"length"}
 
 
 def test_jobs_of_every_kind_killed_while_they_decode_go_on_as_if_nothing_had_happened(
