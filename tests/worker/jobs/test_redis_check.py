@@ -168,6 +168,7 @@ def test_a_user_who_may_not_look_is_passed_over(redis: Redis, redis_url: str) ->
         (["+@all", "-del"], "*", "write the records of jobs"),
         (["+@all", "-evalsha"], "*", "run scripts"),
         (["+@all"], "herd:*", "read the queue herd.tales"),
+        (["+@all", "-exists"], "*", "read the queue herd.tales"),
     ],
 )
 def test_a_user_who_may_not_run_jobs_is_told_what_is_missing(

@@ -24,6 +24,7 @@ from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.ledger.held_jobs import HeldJob, renew
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.protocol.priority import lists_of
 from llama_herd.tasks.protocol.worker_status import eviction_complaint
 from llama_herd.worker.settings import WorkerSettings
 
@@ -67,7 +68,7 @@ def _try_rights(own: WorkerSettings, queue: str, redis: Redis) -> None:
     tries: dict[str, Callable[[], object]] = {
         "write the records of jobs": lambda: redis.delete(*map(ledger.job_key, NO_JOBS)),
         "run scripts": lambda: run_call(redis, renew("nobody", [HeldJob(ledger, NO_JOBS[0], 1)], ledger)),
-        f"read the queue {queue}": lambda: redis.type(queue),
+        f"read the queue {queue}": lambda: redis.exists(*lists_of(queue)),
     }
     for what, act in tries.items():
         try:
