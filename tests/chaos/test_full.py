@@ -59,10 +59,7 @@ def test_what_cannot_be_read_while_redis_is_full_becomes_a_dead_letter_later(her
 
 
 def frozen_worker(herd: Herd) -> TendedWorker:
-    """A worker that is frozen, and has asked for no message."""
+    """A worker that is frozen, and takes no message."""
     (worker,) = herd.start_workers(1)
-    clients = herd.jobs.redis
-    wait_until(lambda: clients.info("clients")["blocked_clients"], "worker asks for messages")
     worker.signal(signal.SIGSTOP)
-    wait_until(lambda: not clients.info("clients")["blocked_clients"], "no message asked for")
     return worker

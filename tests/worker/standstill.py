@@ -2,7 +2,7 @@
 
 STANDSTILL=folder    `engine` in it holds up the next step and who is admitted, or the first after as many
                      tokens as it says;
-                     `consumer` holds up the next question for a message;
+                     `consumer` holds up the next look for messages, and the answer to the last;
                      `crash` makes the next step of a batch fail, `load` holds up the model,
                      and with `swallow` goes on with it whatever a signal raises there;
                      `finisher` holds up the next results
@@ -13,6 +13,7 @@ STANDSTILL_STEP_S=n  how long each step lasts at least, so that jobs may last an
 import os
 from collections.abc import Callable
 from pathlib import Path
+from queue import Empty
 from time import sleep
 
 from llama_herd.tasks.generate import generate
@@ -27,7 +28,8 @@ FOLDER = Path(os.environ["STANDSTILL"])
 STEP_S = float(os.environ.get("STANDSTILL_STEP_S", "0"))
 
 admit, step = Engine.admit, Engine.step
-ask, load, settle = QueueChannel._brpop_start, LoadedModel.load, Delivery.settle
+ask, hear = QueueChannel._brpop_start, QueueChannel._brpop_read
+load, settle = LoadedModel.load, Delivery.settle
 
 
 def admit_unless_held(self: Engine) -> None:
@@ -59,6 +61,13 @@ def ask_unless_held(channel: QueueChannel, timeout: float | None = None) -> None
         ask(channel, timeout)
 
 
+def hear_unless_held(channel: QueueChannel) -> bool:
+    if not (FOLDER / "consumer").exists():
+        return bool(hear(channel))
+    sleep(0.01)
+    raise Empty
+
+
 def load_unless_held(
     settings: WorkerSettings, device: str, on_progress: Callable[[int, int], None]
 ) -> LoadedModel:
@@ -82,5 +91,6 @@ generate.rate_limit = os.environ.get("STANDSTILL_RATE")
 Engine.admit = admit_unless_held  # type: ignore[method-assign]
 Engine.step = step_unless_held  # type: ignore[method-assign]
 QueueChannel._brpop_start = ask_unless_held  # type: ignore[method-assign, assignment]
+QueueChannel._brpop_read = hear_unless_held  # type: ignore[method-assign, assignment]
 LoadedModel.load = load_unless_held  # type: ignore[method-assign, assignment]
 Delivery.settle = settle_unless_held  # type: ignore[method-assign, assignment]
