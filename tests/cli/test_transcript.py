@@ -39,6 +39,16 @@ def test_a_terminal_is_told_where_the_job_stands_until_it_begins(
     assert err.split("\r\x1b[K") == ["", "herd: 3 in the queue, about 4.0 s", "herd: 1 in the queue", ""]
 
 
+@pytest.mark.parametrize(("message", "said"), [("no", "model_error: no"), ("", "model_error")])
+def test_an_error_is_told_by_its_code_and_what_else_it_says(
+    capsys: pytest.CaptureFixture[str], message: str, said: str
+) -> None:
+    error = Failure(code="model_error", message=message)
+    end = End(seq=1, job="j", epoch=1, finish_reason="error", n=0, attempts=1, error=error)
+    Transcript("text").follow([end])
+    assert capsys.readouterr().err == f"herd: job j ended: {said}\n"
+
+
 @pytest.mark.parametrize(
     ("code", "exit_code"), [("prompt_too_long", 2), ("model_error", 1), ("of_a_newer_version", 1)]
 )

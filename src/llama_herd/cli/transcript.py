@@ -67,8 +67,8 @@ class Transcript:
                 print(f"\n--- {choice.index + 1:d} ---")
                 show(choice.text)
         if self.exit_code and self._form != "events":
-            why = f"{end.error.code}: {end.error.message}" if end.error else end.finish_reason
-            say(f"job {end.job} ended: {why}")
+            why = (end.error.code, end.error.message) if end.error else (end.finish_reason,)
+            say(": ".join((f"job {end.job} ended", *filter(None, why))))
 
     def _show_note(self, note: str) -> None:
         """Show a line on standard error in place of the last one."""
