@@ -150,6 +150,7 @@ def main(name: str) -> None:
     if os.fork():
         os._exit(0)
     os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where the tests run under nohup
     gc.disable()
     for library in LIBRARIES:
         import_module(library)
