@@ -207,7 +207,7 @@ def test_the_gateway_s_check_is_true_of_a_real_one(redis_url: str, tmp_path: Pat
     port = SERVICES["gateway"]["environment"]["HERD_GATEWAY_PORT"]
     file = str(Identity.make(tmp_path, "gateway.example").file) if has_tls else ""
     env = {**os.environ, "HERD_GATEWAY_CERT_FILE": file}
-    with GatewayThread(redis_url, cert_file=file or None, key_file=file or None) as one:
+    with GatewayThread(redis_url, cert_file=file, key_file=file) as one:
         own = urlsplit(one.url).port
         code = command[-1].replace(f" {port})", f" {own})")
         run = [sys.executable, *command[2:-1], code]
