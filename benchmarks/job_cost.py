@@ -6,9 +6,6 @@ Each job wants so many tokens; they come faster than they are answered. All of t
 messages, claims, prompts, steps, events, results, acks. Redis' microseconds are its own, from its statistics.
 """
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +17,7 @@ from redis import Redis
 from benchmarks.harness import Benchmark, main
 from benchmarks.jobs import drawn, prompts
 from benchmarks.process_figures import cpu_s
+from benchmarks.processes import fake_worker
 from benchmarks.report import Row, Table
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
@@ -77,17 +75,13 @@ def is_done(redis: Redis, client: Client, ids: list[str]) -> bool:
 @contextmanager
 def idle_worker(url: str, answer: str, slots: int) -> Iterator[int]:
     """The id of a worker's process that answers at once."""
-    settings = {"HERD_REDIS_URL": url, "HERD_SLOTS": str(slots), "HERD_LOG_LEVEL": "warning"}
-    herd = Path(sys.executable).with_name("herd")
-    command = [str(herd), "fake-worker", "--model", MODEL, "--answer", answer]
-    with subprocess.Popen(command, env={**os.environ, **settings}) as process:
-        try:
-            with Client(url, model=MODEL) as client:
-                client.result(client.submit(prompt="Once"), timeout_s=60)
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-            yield int(children.split()[0])
-        finally:
-            process.terminate()
+    with (
+        fake_worker(url, MODEL, slots, "--answer", answer) as process,
+        Client(url, model=MODEL) as client,
+    ):
+        client.result(client.submit(prompt="Once"), timeout_s=60)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+        yield int(children.split()[0])
 
 
 BENCHMARK = Benchmark("job_cost", __doc__, Plan(), measure)

@@ -6,18 +6,15 @@ Workers without a model draw tokens at the pace of a model. Jobs come one by one
 long. They take about six in ten of all rows, so none need wait. The floor is one worker with as many rows.
 """
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from time import monotonic, sleep
 
 from benchmarks.harness import Benchmark, main, percentile
+from benchmarks.processes import fake_worker
 from benchmarks.report import Row, Table
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
@@ -46,8 +43,10 @@ def measure(plan: Plan) -> Iterator[Table]:
 
 def spread(plan: Plan, num_workers: int, slots: int) -> Row:
     with EmbeddedRedis() as server, ExitStack() as stack, Client(server.url, model=MODEL) as client:
+        answer = "one two three four " * plan.long_tokens
+        options = ("--answer", answer, "--tokens-per-s", str(plan.tokens_per_s))
         for _ in range(num_workers):
-            stack.enter_context(worker(server.url, slots, plan))
+            stack.enter_context(fake_worker(server.url, MODEL, slots, *options))
         wait_until(lambda: len(client.workers()) == num_workers, "all workers are up", 60)
         results = run(client, plan)
     waited_ms = sorted(1000 * one.timings.queue_s for one in results if one.timings and one.timings.queue_s)
@@ -71,18 +70,6 @@ def run(client: Client, plan: Plan) -> list[Result]:
         num_tokens = plan.short_tokens if number % plan.long_every else plan.long_tokens
         ids.append(client.submit(prompt="Once", sampling={"max_tokens": num_tokens}))
     return [client.result(job_id, timeout_s=120) for job_id in ids]
-
-
-@contextmanager
-def worker(url: str, slots: int, plan: Plan) -> Iterator[None]:
-    settings = {"HERD_REDIS_URL": url, "HERD_SLOTS": str(slots), "HERD_LOG_LEVEL": "warning"}
-    herd, answer = Path(sys.executable).with_name("herd"), "one two three four " * plan.long_tokens
-    options = ["--model", MODEL, "--answer", answer, "--tokens-per-s", str(plan.tokens_per_s)]
-    with subprocess.Popen([str(herd), "fake-worker", *options], env={**os.environ, **settings}) as process:
-        try:
-            yield
-        finally:
-            process.terminate()
 
 
 BENCHMARK = Benchmark("spread", __doc__, Plan(), measure, threads=1)

@@ -3,12 +3,10 @@
 import json
 from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from kombu import Connection, Consumer, Exchange, Queue
+from kombu import Connection
 from kombu.asynchronous import Hub, set_event_loop
-from kombu.message import Message
 from redis import Redis
 from redis.exceptions import ReadOnlyError, ResponseError
 from structlog.testing import capture_logs
@@ -16,7 +14,7 @@ from structlog.testing import capture_logs
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.protocol.priority import LANES, LOW, NORMAL, URGENT
+from llama_herd.tasks.protocol.priority import LANES, LOW
 from llama_herd.worker.broker.message_lot import (
     MAX_BYTES,
     MAX_MESSAGES,
@@ -24,61 +22,12 @@ from llama_herd.worker.broker.message_lot import (
     message_in,
     take_messages,
 )
-from llama_herd.worker.broker.queue_channel import BUSY_DELAY_S, FULL_DELAY_S, QueueTransport
 from llama_herd.worker.broker.queue_order import QueueOrder
 from llama_herd.worker.process import own_settings
 from tests.chaos.harness.patience import wait_until
+from tests.worker.broker.queue_reader import NOTES, QUEUE, TIMES, Reader, message, own_tag, push
 
 pytestmark = pytest.mark.redis
-
-QUEUE = "herd.m"
-NOTES, TIMES = Keys().unacked_key, f"{Keys().unacked_key}_index"
-
-
-class Reader:
-    """Reads one queue as a worker does, with so many places."""
-
-    def __init__(self, connection: Connection, prefetch: int = 0) -> None:
-        self.messages: list[Message] = []
-        self.connection = connection
-        self.channel = connection.default_channel
-        queue = Queue(QUEUE, Exchange(QUEUE), QUEUE)
-        self.consumer = Consumer(self.channel, [queue], on_message=self.messages.append)
-        self.consumer.qos(prefetch_count=prefetch)
-        self.consumer.consume()
-
-    def read(self) -> list[str]:
-        """What one look at Redis brings: the tags."""
-        before = len(self.messages)
-        self.connection.drain_events(timeout=60)
-        return [own_tag(message) for message in self.messages[before:]]
-
-    def wait(self) -> None:
-        """Look at empty lists, and be told from now on when one changes."""
-        with pytest.raises(TimeoutError):
-            self.connection.drain_events(timeout=0.1)
-
-
-@pytest.fixture
-def connection(redis_url: str) -> Iterator[Connection]:
-    options = {"unacked_key": NOTES, "unacked_index_key": TIMES}
-    with Connection(redis_url, transport=QueueTransport, transport_options=options) as connection:
-        yield connection
-
-
-def own_tag(message: Message) -> str:
-    """The tag that its sender gave a message, whatever it is noted under."""
-    return str(message.properties["delivery_tag"])
-
-
-def message(tag: Any = None, body: str = "") -> str:
-    properties = {"delivery_tag": tag, "delivery_info": {"exchange": "", "routing_key": QUEUE}}
-    return json.dumps({"body": body, "properties": properties, "headers": {"id": str(uuid4())}})
-
-
-def push(redis: Redis, *tags: Any, lane: str = NORMAL) -> None:
-    for tag in tags:
-        redis.lpush(QUEUE + lane, message(tag))
 
 
 def test_the_order_is_that_of_single_messages(redis: Redis, connection: Connection) -> None:
@@ -130,110 +79,6 @@ def test_each_is_noted_as_kombu_notes_it(redis: Redis, connection: Connection) -
     for one in reader.messages:
         one.ack()
     assert not redis.exists(NOTES, TIMES)
-
-
-def test_what_comes_while_a_worker_waits_is_in_its_list_until_it_is_noted(
-    redis: Redis, connection: Connection
-) -> None:
-    """A worker that ends meanwhile, or whose connection breaks, has taken nothing."""
-    reader = Reader(connection)
-    reader.wait()
-    push(redis, *"ab")
-    assert redis.llen(QUEUE) == 2
-    connection.transport.cycle.on_poll_start()
-    reader.channel.client.connection.disconnect()
-    assert redis.llen(QUEUE) == 2
-    assert reader.read() == [*"ab"]
-    assert redis.hlen(NOTES) == 2
-
-
-def test_a_waiting_worker_is_told_at_once_of_a_message_in_any_list(
-    redis: Redis, connection: Connection
-) -> None:
-    reader = Reader(connection)
-    reader.channel.longest_wait_s = 60
-    for lane in LANES:
-        reader.wait()
-        push(redis, lane, lane=lane)
-        assert reader.read() == [lane]
-
-
-def test_who_is_not_alone_leaves_messages_to_others_by_how_full_it_is(
-    redis: Redis, connection: Connection
-) -> None:
-    settings = own_settings()
-    reader = Reader(connection, prefetch=settings.num_places)
-    reader.wait()
-    delays_s = [reader.channel._delay_s]
-    reader.channel.is_alone = lambda: False
-    for num_more in (0, settings.slots // 2, settings.slots - settings.slots // 2):
-        push(redis, *map(str, range(num_more)))
-        while redis.llen(QUEUE):
-            reader.read()
-        delays_s.append(reader.channel._delay_s)
-    assert delays_s == [0, 0, BUSY_DELAY_S * (settings.slots // 2) / settings.slots, FULL_DELAY_S]
-
-
-def test_who_is_not_alone_fills_its_batch_before_it_takes_what_would_wait(
-    redis: Redis, connection: Connection
-) -> None:
-    settings = own_settings()
-    reader = Reader(connection, prefetch=settings.num_places)
-    reader.channel.is_alone = lambda: False
-    sizes = []
-    for num_more in (2, settings.num_places):
-        push(redis, *map(str, range(num_more)))
-        while reader.channel.has_room and redis.llen(QUEUE):
-            sizes.append(len(reader.read()))
-    assert sizes == [2, settings.slots - 2, settings.num_places - settings.slots]
-
-
-def test_a_message_that_is_left_to_others_comes_if_nobody_takes_it(
-    redis: Redis, connection: Connection
-) -> None:
-    reader = Reader(connection, prefetch=own_settings().num_places)
-    reader.channel.is_alone = lambda: False
-    reader.channel.longest_wait_s = 60
-    push(redis, *map(str, range(own_settings().slots)))
-    while redis.llen(QUEUE):
-        reader.read()
-    reader.wait()
-    push(redis, "last")
-    assert reader.read() == ["last"]
-
-
-def test_who_may_not_be_told_looks_often(redis: Redis, redis_url: str) -> None:
-    redis.acl_setuser(
-        "deaf", enabled=True, nopass=True, keys="*", channels="*", commands=["+@all", "-client"]
-    )
-    with (
-        Connection(redis_url.replace("//", "//deaf:x@"), transport=QueueTransport) as connection,
-        capture_logs() as lines,
-    ):
-        reader = Reader(connection)
-        reader.channel.longest_wait_s = 60
-        for tag in "ab":
-            reader.wait()
-            push(redis, tag)
-            assert reader.read() == [tag]
-    assert [one["event"] for one in lines] == ["looking for messages often, Redis does not tell of them"]
-
-
-def test_who_has_no_room_hears_what_changes_and_keeps_its_connection(
-    redis: Redis, connection: Connection
-) -> None:
-    """A list that was empty when it looked last, and gets a message."""
-    reader = Reader(connection, prefetch=1)
-    reader.wait()
-    push(redis, "a")
-    assert reader.read() == ["a"]
-    assert not reader.channel.has_room
-    kept = reader.channel.client.connection._sock
-    push(redis, "b", lane=URGENT)
-    reader.wait()
-    assert reader.channel.client.connection._sock is kept
-    reader.messages[0].ack()
-    assert reader.read() == ["b"]
 
 
 @pytest.fixture
@@ -329,42 +174,6 @@ def test_a_lot_that_its_worker_died_with_is_put_back_by_another(redis: Redis, co
         qos.restore_by_tag(one.tag)
     assert not redis.exists(NOTES, TIMES)
     assert Reader(connection).read() == [*"abc"]
-
-
-@pytest.mark.parametrize("is_cancelled", [True, False])
-def test_who_stops_while_it_waits_takes_nothing(
-    redis: Redis, connection: Connection, is_cancelled: bool
-) -> None:
-    reader = Reader(connection)
-    reader.wait()
-    push(redis, *"abc")
-    if is_cancelled:
-        reader.consumer.cancel()
-    reader.channel.close()
-    assert (reader.messages, redis.llen(QUEUE), redis.exists(NOTES)) == ([], 3, 0)
-
-
-def test_nothing_comes_of_a_queue_that_is_paused_while_it_is_waited_for(
-    redis: Redis, connection: Connection
-) -> None:
-    reader = Reader(connection)
-    reader.wait()
-    reader.channel.paused_queues = {QUEUE}
-    push(redis, *"abc")
-    reader.wait()
-    assert (reader.messages, redis.llen(QUEUE)) == ([], 3)
-    reader.channel.paused_queues = set()
-    assert reader.read() == [*"abc"]
-
-
-def test_a_queue_that_is_read_no_longer_gives_no_message(redis: Redis, connection: Connection) -> None:
-    """As Celery's `cancel_consumer` asks for it."""
-    reader = Reader(connection)
-    reader.wait()
-    reader.consumer.cancel()
-    push(redis, *"abc")
-    reader.wait()
-    assert (reader.messages, redis.llen(QUEUE), redis.exists(NOTES)) == ([], 3, 0)
 
 
 def test_a_lot_ends_with_the_message_that_makes_it_long(redis: Redis) -> None:
