@@ -8,6 +8,12 @@ from rich.console import Console
 from llama_herd.worker.loading.loading_bar import loading_bar
 
 
+@pytest.fixture(autouse=True)
+def _real_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that moves its cursor: tests may be run in one that does not."""
+    monkeypatch.setenv("TERM", "xterm")
+
+
 def shown(is_terminal: bool, delay_s: float) -> str:
     screen = StringIO()
     console = Console(file=screen, force_terminal=is_terminal, width=80)
