@@ -10,9 +10,10 @@ from tests.chaos.harness.patience import wait_until
 from tests.chaos.sampling import SAMPLED
 from tests.local.tended_worker import TendedWorker
 
-NUM_RESETS = 8
-#: Connections that a worker may keep besides, once two threads have used a pool at the same moment.
-NUM_SPARE = 2
+NUM_RESETS = 16
+#: Connections that a worker may keep besides, as its pools keep what threads have used at the same moment,
+#: broken ones too. A connection lost at each reset would be twice as many.
+NUM_SPARE = NUM_RESETS // 2
 #: Under way for about a second, so that each reset meets some.
 BRIEF = {**SAMPLED, "max_tokens": 60}
 
