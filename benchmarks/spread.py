@@ -4,6 +4,7 @@
 
 Workers without a model draw tokens at the pace of a model. Jobs come one by one, evenly; one in so many is
 long. They take about six in ten of all rows, so none need wait. The floor is one worker with as many rows.
+Many small workers show what it costs Redis that all of them wait for the same messages.
 """
 
 from collections import Counter
@@ -14,10 +15,12 @@ from statistics import median
 from time import monotonic, sleep
 
 from benchmarks.harness import Benchmark, main, percentile
+from benchmarks.meter import Meter
 from benchmarks.processes import fake_worker
 from benchmarks.report import Row, Table
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
+from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.protocol.result import Result
 from tests.chaos.harness.patience import wait_until
 
@@ -26,8 +29,9 @@ MODEL = "tales"
 
 @dataclass(frozen=True)
 class Plan:
+    rows: int = 64
     workers: int = 4
-    slots: int = 16  # of each worker
+    many_workers: int = 16
     jobs: int = 800
     jobs_per_s: float = 65.0
     short_tokens: int = 5
@@ -37,18 +41,23 @@ class Plan:
 
 
 def measure(plan: Plan) -> Iterator[Table]:
-    rows = [spread(plan, plan.workers, plan.slots), spread(plan, 1, plan.workers * plan.slots)]
+    rows = [spread(plan, num_workers) for num_workers in (plan.workers, plan.many_workers, 1)]
     yield Table(rows, f"{plan.jobs} jobs, {plan.jobs_per_s:g} a second; one in {plan.long_every} is long")
 
 
-def spread(plan: Plan, num_workers: int, slots: int) -> Row:
+def spread(plan: Plan, num_workers: int) -> Row:
+    slots = plan.rows // num_workers
     with EmbeddedRedis() as server, ExitStack() as stack, Client(server.url, model=MODEL) as client:
         answer = "one two three four " * plan.long_tokens
         options = ("--answer", answer, "--tokens-per-s", str(plan.tokens_per_s))
         for _ in range(num_workers):
             stack.enter_context(fake_worker(server.url, MODEL, slots, *options))
-        wait_until(lambda: len(client.workers()) == num_workers, "all workers are up", 60)
+        wait_until(lambda: len(client.workers()) == num_workers, "all workers are up", 120)
+        client.result(client.submit(prompt="Once"), timeout_s=60)
+        meter = Meter(stack.enter_context(connect(server.url)))
+        before = meter.read()
         results = run(client, plan)
+        redis_us = 1e6 * (meter.read() - before).redis_cpu_s / plan.jobs
     waited_ms = sorted(1000 * one.timings.queue_s for one in results if one.timings and one.timings.queue_s)
     by_worker = Counter(one.worker for one in results).values()
     return {
@@ -58,12 +67,12 @@ def spread(plan: Plan, num_workers: int, slots: int) -> Row:
         "waited p50 ms": median(waited_ms),
         "p99 ms": percentile(waited_ms, 99),
         "longest ms": waited_ms[-1],
+        "Redis us a job": redis_us,
     }
 
 
 def run(client: Client, plan: Plan) -> list[Result]:
-    """Submit jobs at their pace, after one that warms up, and return their results."""
-    client.result(client.submit(prompt="Once"), timeout_s=60)
+    """Submit jobs at their pace, and return their results."""
     began_s, ids = monotonic(), []
     for number in range(plan.jobs):
         sleep(max(0.0, began_s + number / plan.jobs_per_s - monotonic()))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from kombu import Connection
 
-from llama_herd.worker.broker.queue_channel import QueueTransport
+from llama_herd.worker.broker.queue_transport import QueueTransport
 from tests.worker.broker.queue_reader import NOTES, TIMES
 
 

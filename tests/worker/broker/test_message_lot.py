@@ -161,7 +161,7 @@ def test_a_channel_that_closes_acks_before(redis: Redis, connection: Connection,
 
 
 def take(redis: Redis, num: int) -> list[TakenMessage]:
-    return run_call(redis, take_messages(QUEUE, QueueOrder().of_next(QUEUE, num), NOTES, TIMES))
+    return run_call(redis, take_messages(QUEUE, QueueOrder().of_next(QUEUE, num), NOTES, TIMES)).messages
 
 
 def test_a_lot_that_its_worker_died_with_is_put_back_by_another(redis: Redis, connection: Connection) -> None:

@@ -1,12 +1,16 @@
 """A worker that waits takes no message by that, is told when some come, and leaves them to idler ones."""
 
+from time import monotonic
+from uuid import uuid4
+
 import pytest
 from kombu import Connection
 from redis import Redis
 from structlog.testing import capture_logs
 
 from llama_herd.tasks.protocol.priority import LANES, URGENT
-from llama_herd.worker.broker.queue_channel import BUSY_DELAY_S, FULL_DELAY_S, QueueTransport
+from llama_herd.worker.broker.queue_channel import BUSY_DELAY_S, CROWD_DELAY_S, FULL_DELAY_S
+from llama_herd.worker.broker.queue_transport import QueueTransport
 from llama_herd.worker.process import own_settings
 from tests.worker.broker.queue_reader import NOTES, QUEUE, Reader, push
 
@@ -44,15 +48,35 @@ def test_who_is_not_alone_leaves_messages_to_others_by_how_full_it_is(
 ) -> None:
     settings = own_settings()
     reader = Reader(connection, prefetch=settings.num_places)
-    reader.wait()
     delays_s = [reader.channel._delay_s]
-    reader.channel.is_alone = lambda: False
-    for num_more in (0, settings.slots // 2, settings.slots - settings.slots // 2):
+    reader.channel.num_others = lambda: 3
+    for num_more in (0, settings.slots // 2):
         push(redis, *map(str, range(num_more)))
         while redis.llen(QUEUE):
             reader.read()
         delays_s.append(reader.channel._delay_s)
-    assert delays_s == [0, 0, BUSY_DELAY_S * (settings.slots // 2) / settings.slots, FULL_DELAY_S]
+    assert delays_s == [0, 0, BUSY_DELAY_S * (settings.slots // 2) / settings.slots]
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_those_that_may_look_do_so_over_a_time_as_long_as_they_are_many(
+    redis: Redis, connection: Connection, is_full: bool
+) -> None:
+    """Who has free rows looks beside others that have some, and who has none beside all."""
+    reader = full_reader(redis, connection, own_settings().slots if is_full else 0)
+    reader.channel.num_others, reader.channel.num_idle_others = (lambda: 1000), (lambda: 100)
+    longest_s = max(reader.channel._delay_s for _ in range(200))
+    most_s = CROWD_DELAY_S * (1000 if is_full else 100)
+    assert most_s / 2 < longest_s <= most_s + BUSY_DELAY_S
+
+
+def full_reader(redis: Redis, connection: Connection, num_taken: int) -> Reader:
+    """One with so many messages in hand, and room for more."""
+    reader = Reader(connection, prefetch=own_settings().num_places)
+    push(redis, *(f"running-{number}" for number in range(num_taken)))
+    while redis.llen(QUEUE):
+        reader.read()
+    return reader
 
 
 def test_who_is_not_alone_fills_its_batch_before_it_takes_what_would_wait(
@@ -60,27 +84,42 @@ def test_who_is_not_alone_fills_its_batch_before_it_takes_what_would_wait(
 ) -> None:
     settings = own_settings()
     reader = Reader(connection, prefetch=settings.num_places)
-    reader.channel.is_alone = lambda: False
+    reader.channel.num_others = lambda: 3
     sizes = []
-    for num_more in (2, settings.num_places):
+    for num_more in (2, settings.num_places + 3):
         push(redis, *map(str, range(num_more)))
         while reader.channel.has_room and redis.llen(QUEUE):
             sizes.append(len(reader.read()))
     assert sizes == [2, settings.slots - 2, settings.num_places - settings.slots]
 
 
-def test_a_message_that_is_left_to_others_comes_if_nobody_takes_it(
+def test_who_is_full_leaves_the_last_messages_to_others_but_not_for_long(
     redis: Redis, connection: Connection
 ) -> None:
-    reader = Reader(connection, prefetch=own_settings().num_places)
-    reader.channel.is_alone = lambda: False
+    """One beyond their number waits anywhere; what nobody takes may be more urgent than what runs here."""
+    reader = full_reader(redis, connection, own_settings().slots)
+    reader.channel.num_others = lambda: 2
     reader.channel.longest_wait_s = 60
-    push(redis, *map(str, range(own_settings().slots)))
-    while redis.llen(QUEUE):
-        reader.read()
     reader.wait()
-    push(redis, "last")
-    assert reader.read() == ["last"]
+    push(redis, *"abc")
+    assert reader.read() == ["a"]
+    began_s = monotonic()
+    assert reader.read() == ["b"]
+    assert monotonic() - began_s >= FULL_DELAY_S
+
+
+def test_who_is_full_leaves_each_message_for_a_while(redis: Redis, connection: Connection) -> None:
+    """Also those that come while it waits, after another worker has taken what was there."""
+    reader = full_reader(redis, connection, own_settings().slots)
+    reader.channel.num_others = lambda: 2
+    reader.wait()
+    deadline_s = monotonic() + 10 * FULL_DELAY_S
+    while monotonic() < deadline_s:
+        redis.delete(QUEUE)
+        push(redis, uuid4().hex)
+        with pytest.raises(TimeoutError):
+            reader.connection.drain_events(timeout=FULL_DELAY_S / 2)
+    assert redis.llen(QUEUE) == 1
 
 
 def test_who_may_not_be_told_looks_often(redis: Redis, redis_url: str) -> None:

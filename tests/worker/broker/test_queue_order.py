@@ -15,8 +15,9 @@ from llama_herd.tasks.app import make_app
 from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.tasks.protocol.priority import LANES, LOW, NORMAL, TURN, URGENT
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.broker.queue_channel import QueueChannel, QueueTransport
+from llama_herd.worker.broker.queue_channel import QueueChannel
 from llama_herd.worker.broker.queue_order import QueuePlaces
+from llama_herd.worker.broker.queue_transport import QueueTransport
 
 pytestmark = pytest.mark.redis
 

@@ -20,7 +20,8 @@ class SilentPoller:
     """Has room for messages, and asks for none."""
 
     paused_queues: Container[str] = frozenset()
-    is_alone: Callable[[], bool] = staticmethod(lambda: True)
+    num_others: Callable[[], int] = staticmethod(lambda: 0)
+    num_idle_others: Callable[[], int] = staticmethod(lambda: 0)
     spoilt = SpoiltQueues()
     num_polls = 0
     has_room = True

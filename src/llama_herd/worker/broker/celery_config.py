@@ -46,7 +46,7 @@ class ResultBackends(NamedTuple):
 
 
 _PLAIN = BrokerClasses(
-    "llama_herd.worker.broker.queue_channel:QueueTransport",
+    "llama_herd.worker.broker.queue_transport:QueueTransport",
     "llama_herd.worker.broker.tenant_channel:TenantTransport",
 )
 _SENTINEL = BrokerClasses(

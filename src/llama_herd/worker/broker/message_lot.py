@@ -29,21 +29,35 @@ class TakenMessage(NamedTuple):
     raw: bytes
 
 
+class MessageLot(NamedTuple):
+    """Messages that were taken; or none, and the mark of the next one, which is left to other workers."""
+
+    messages: list[TakenMessage]
+    left: str = ""
+
+
 def take_messages(
-    queue: str, orders: Sequence[Sequence[str]], notes_key: str, times_key: str
-) -> RedisCall[list[TakenMessage]]:
+    queue: str,
+    orders: Sequence[Sequence[str]],
+    notes_key: str,
+    times_key: str,
+    leave: int = 0,
+    left: str = "",
+) -> RedisCall[MessageLot]:
     """Take one message for each of `orders`, the lists of the queue in the order in which they are asked.
 
-    There are fewer where there are no more, or where these are long. `notes_key` and `times_key` are those
+    There are fewer where there are no more, or where these are long. The last `leave` in the queue are left
+    to others, but not the one that was left before: `left`, its mark. `notes_key` and `times_key` are those
     where kombu notes which messages are held. Redis refuses it if a key that should be a list is none.
     """
     lists = sorted(set().union(*orders))
     place_of = {name: str(place) for place, name in enumerate(lists, start=1)}
     lot = uuid4()
 
-    def parse(reply: Sequence[Any]) -> list[TakenMessage]:
-        parts = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
-        return [TakenMessage(lists[place - 1], tag.decode(), raw) for place, tag, raw in parts]
+    def parse(reply: Sequence[Any]) -> MessageLot:
+        parts = zip(reply[1::3], reply[2::3], reply[3::3], strict=True)
+        messages = [TakenMessage(lists[place - 1], tag.decode(), raw) for place, tag, raw in parts]
+        return MessageLot(messages, reply[0].decode())
 
     return call(
         _TAKE,
@@ -53,6 +67,8 @@ def take_messages(
         now=time(),
         queue=queue,
         max_bytes=MAX_BYTES,
+        leave=leave,
+        left=left,
         lists=lists,
         orders=[
             {"tag": f"{lot}:{number}", "order": " ".join(place_of[name] for name in order)}

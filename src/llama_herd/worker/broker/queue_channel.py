@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from functools import cached_property, partial
 from math import inf
+from random import uniform
 from time import monotonic
 from typing import Any
 
@@ -29,6 +30,7 @@ from llama_herd.worker.broker.held_messages import UNREADABLE, QoS, RawMessage
 from llama_herd.worker.broker.long_messages import TooLong, short_stand_in
 from llama_herd.worker.broker.message_lot import (
     MAX_MESSAGES,
+    MessageLot,
     TakenMessage,
     message_in,
     take_messages,
@@ -41,12 +43,14 @@ from llama_herd.worker.settings import NUM_LOOK_AHEAD
 
 log = structlog.get_logger(__name__)
 
-#: How long to wait for messages of some queues, where another may give one once a job of it has ended.
-LEFT_OUT_S = 0.02
 #: How long a worker leaves a message to others if its batch is all but full; half as long if it is half full.
 BUSY_DELAY_S = 0.004
-#: How long if its batch is full: the message would wait here.
+#: How long besides, drawn at random for each other that may look: all do in turn, one in half of this time.
+CROWD_DELAY_S = 0.001
+#: How long a worker whose rows are all taken leaves a message once it has seen it: it would wait here.
 FULL_DELAY_S = 0.02
+#: How long to wait for messages of some queues, where another may give one once a job of it has ended.
+LEFT_OUT_S = 0.02
 
 
 class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
@@ -65,8 +69,10 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
     num_polls = 0
     #: Queues whose messages this worker leaves alone for now, although it may have room for them.
     paused_queues: Container[str] = frozenset()
-    #: Whether no other worker waits for the same messages.
-    is_alone: Callable[[], bool] = staticmethod(lambda: True)
+    #: How many other workers read the same queues.
+    num_others: Callable[[], int] = staticmethod(lambda: 0)
+    #: How many of these have free rows, at most.
+    num_idle_others: Callable[[], int] = staticmethod(lambda: 0)
     _wait: MessageWait | None = None
     _taken: TakenMessage | None = None
     _is_untold = False  # and logged
@@ -74,6 +80,8 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._order = QueueOrder()
+        self._left: dict[str, str] = {}  # by queue: the mark of the message that was left to others
+        self._left_until_s = 0.0
         self.spoilt = SpoiltQueues()
         super().__init__(*args, **options)
 
@@ -148,7 +156,9 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
             log.error("queue not announced to senders, its binding is not a set", queue=queue)
 
     def _brpop_start(self, timeout: float | None = None) -> None:
-        """Look for messages; kombu would ask for one by BRPOP."""
+        """Look for messages, unless some were just left; kombu would ask for one by BRPOP."""
+        if monotonic() < self._left_until_s:
+            return
         if self.spoilt.are_due:
             self._look_for_spoilt()
         num_in_hand = self._num_in_hand
@@ -171,7 +181,10 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
     @property
     def wait_left_s(self) -> float:
         """How long until it is time for that, unless something comes before."""
-        return inf if self._wait is None else max(0.0, self._wait.until_s - monotonic())
+        if self._wait is not None:
+            return max(0.0, self._wait.until_s - monotonic())
+        left_s = self._left_until_s - monotonic()
+        return left_s if left_s > 0 else inf
 
     @property
     def _num_in_hand(self) -> Counter[str]:
@@ -218,22 +231,27 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
             raise
         self.num_polls += 1
         self._note_refusal(self._wait.refusal)
-        if not found:
-            if (hub := get_event_loop()) is not None:
-                hub.call_later(self.wait_left_s, self.end_wait)
-            raise redis_transport.Empty
-        self._wait = self._in_poll = None
-        if not self._take_lot(found):
-            raise redis_transport.Empty
-        return True
+        if found:
+            self._wait = self._in_poll = None
+            if self._take_lot(found):
+                return True
+        if (hub := get_event_loop()) is not None and self.wait_left_s < inf:
+            hub.call_later(self.wait_left_s, self.end_wait)
+        raise redis_transport.Empty
 
     @property
     def _delay_s(self) -> float:
-        """How long to leave a message to others: Redis tells all who wait, and the idlest is to have it."""
-        if self.is_alone():
+        """How long to leave a message to others: Redis tells all who wait.
+
+        The idlest is to have it. And the looks of a crowd would cost Redis more than the message if all came
+        at once; drawn over a time as long as the crowd is large, they are some 2,000 a second at most.
+        """
+        if not (num_others := self.num_others()):
             return 0.0
-        share = 1 - self._num_free_rows / process.own_settings().slots
-        return BUSY_DELAY_S * share if share < 1 else FULL_DELAY_S
+        num_free = self._num_free_rows
+        num_looking = self.num_idle_others() if num_free else num_others
+        share_taken = 1 - num_free / process.own_settings().slots
+        return BUSY_DELAY_S * share_taken + uniform(0, CROWD_DELAY_S * num_looking)
 
     @property
     def _num_free_rows(self) -> int:
@@ -252,31 +270,50 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
     def _take_lot(self, found: Sequence[str]) -> bool:
         """Take what waits in the first queue that has messages, in one round trip, and handle it.
 
-        Of several queues this one gives no more than is its turn, and one where messages for later are
-        counted. A worker that stops takes none, nor of a queue that it has left or that is paused. Returns
-        whether there were any.
+        A worker that stops takes none, nor of a queue that it has left or that is paused. Returns whether
+        there were any.
         """
-        queue, num_in_hand = found[0], self._num_in_hand
+        queue = found[0]
         if self._closing or not self.has_room or queue not in self.unpaused_queues:
             return False
+        lot = self._take(queue, self._num_wanted(found))
+        for taken in lot.messages:
+            self._order.note(queue)
+            self._handle(taken)
+        return bool(lot.messages)
+
+    def _num_wanted(self, found: Sequence[str]) -> int:
+        """How many messages of the first queue to take, of those that have some.
+
+        No more than is its turn, one where messages for later are counted, and none that would wait here
+        beside others that run: another worker may run it at once.
+        """
+        queue, num_in_hand = found[0], self._num_in_hand
+        if self._counts_later:
+            return 1
         most = min(MAX_MESSAGES, self.qos.can_consume_max_estimate() or MAX_MESSAGES)
-        if not self.is_alone():
-            most = min(most, self._num_free_rows or most)  # what would wait here another may run at once
+        if self.num_others():
+            most = min(most, self._num_free_rows or most)
         places = self._places_now.left_to(queue, self.active_queues, num_in_hand)
-        num = 1 if self._counts_later else self._order.num_in_turn(found, num_in_hand, min(most, places))
-        orders = self._order.of_next(queue, num)
+        return self._order.num_in_turn(found, num_in_hand, min(most, places))
+
+    def _take(self, queue: str, num: int) -> MessageLot:
+        """Take messages. If all rows are taken here, the last ones are left to others, for a while."""
+        orders, left = self._order.of_next(queue, num), self._left.get(queue, "")
+        leave = 0 if self._num_free_rows else self.num_others()
+        taking = take_messages(queue, orders, self.unacked_key, self.unacked_index_key, leave, left)
         try:
             with self.conn_or_acquire() as client:
-                lot = run_call(client, take_messages(queue, orders, self.unacked_key, self.unacked_index_key))
+                lot = run_call(client, taking)
         except RedisError as error:
             if not is_wrong_type(error):
                 raise
             self._look_for_spoilt()
-            return False
-        for taken in lot:
-            self._order.note(queue)
-            self._handle(taken)
-        return bool(lot)
+            return MessageLot([])
+        self._left[queue] = lot.left
+        if lot.left:
+            self._left_until_s = monotonic() + FULL_DELAY_S
+        return lot
 
     def _handle(self, taken: TakenMessage) -> None:
         """Have Celery handle a message; one that it cannot read is put aside."""
@@ -324,45 +361,3 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         letter = letters.bury(raw, queue=queue, reason=reason, worker=self.worker)
         with self.conn_or_acquire() as client:
             insist(partial(run_call, client, letter), "a dead letter")
-
-
-class ChannelPoller(redis_transport.MultiChannelPoller):  # type: ignore[misc]
-    """kombu's poller, but what comes on a channel's connection need be no message."""
-
-    def on_poll_start(self) -> None:
-        for channel in self._channels:
-            channel.end_wait()
-        super().on_poll_start()
-
-    def on_readable(self, fileno: int) -> None:
-        """Read what comes for a worker without room, too: kombu takes it for the connection's end."""
-        channel, kind = self._fd_to_chan.get(fileno, (None, ""))
-        if kind == "BRPOP" and channel is not None:
-            channel._brpop_read()
-        else:
-            super().on_readable(fileno)
-
-    def get(self, callback: Any, timeout: float | None = None) -> None:
-        """Wait for events where there is no hub, until it is time to look again at most."""
-        for channel in self._channels:
-            channel.end_wait()
-        left_s = (channel.wait_left_s for channel in self._channels)
-        super().get(callback, min([1.0 if timeout is None else timeout, *left_s]))
-
-
-class QueueTransport(redis_transport.Transport):  # type: ignore[misc]
-    """kombu's Redis transport with the guarded channel."""
-
-    Channel = QueueChannel
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.cycle = ChannelPoller()
-
-    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Have the loop read a new connection, or close it: Celery forgets one that this fails for."""
-        try:
-            super().register_with_event_loop(connection, loop)
-        except RedisError:
-            self.close_connection(connection)
-            raise

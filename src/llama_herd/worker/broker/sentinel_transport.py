@@ -7,7 +7,8 @@ from kombu.transport import redis as redis_transport
 
 from llama_herd.tasks.connection.redis_url import DEFAULT_PORT
 from llama_herd.worker import process
-from llama_herd.worker.broker.queue_channel import QueueChannel, QueueTransport
+from llama_herd.worker.broker.queue_channel import QueueChannel
+from llama_herd.worker.broker.queue_transport import QueueTransport
 from llama_herd.worker.broker.result_backend import Remote, ResultBackend
 from llama_herd.worker.broker.tenant_channel import TenantChannel, TenantTransport
 

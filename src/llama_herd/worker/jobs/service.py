@@ -172,7 +172,8 @@ class Service:
     def watch(self, poller: Poller) -> None:
         """Note the connection by which messages come from now on."""
         poller.paused_queues = PausedQueues(self.tenancies, self._engine)
-        poller.is_alone = lambda: all(one.is_alone for one in self.tenancies)
+        poller.num_others = lambda: max(one.num_others for one in self.tenancies)
+        poller.num_idle_others = lambda: max(one.num_idle_others for one in self.tenancies)
         self._watchdog.watch(poller)
 
     def take(self, delivery: Delivery) -> None:

@@ -169,9 +169,14 @@ class Tenancy:
         return 0 if self.heard is None else self.heard.num_free
 
     @property
-    def is_alone(self) -> bool:
-        """Whether no other worker reads the queue, as the heartbeat has heard last."""
-        return self.heard is None or not self.heard.num_others
+    def num_others(self) -> int:
+        """The other workers that read the queue, as the heartbeat has heard last."""
+        return 0 if self.heard is None else self.heard.num_others
+
+    @property
+    def num_idle_others(self) -> int:
+        """How many of these have free rows, at most."""
+        return min(self.num_others, self.num_free_elsewhere)
 
     def hear(self, answer: BeatAnswer) -> bool:
         """Take note of an answer to the heartbeat, and log what is new. Returns whether something is."""

@@ -33,8 +33,10 @@ class Poller(Protocol):
     """Polls Redis for messages, but not those of paused queues."""
 
     paused_queues: Container[str]
-    #: Whether no other worker waits for the same messages.
-    is_alone: Callable[[], bool]
+    #: How many other workers read the same queues.
+    num_others: Callable[[], int]
+    #: How many of these have free rows, at most.
+    num_idle_others: Callable[[], int]
     spoilt: SpoiltQueues
 
     @property

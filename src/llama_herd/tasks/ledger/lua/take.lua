@@ -1,11 +1,14 @@
 -- TAKE: the next messages of a queue, each noted as held, as kombu notes it, before anybody reads it.
 -- keys: notes, times (of the notes)
--- args: now (s), queue, max_bytes# (of a lot: it ends with the message that goes beyond)
+-- args: now (s), queue, max_bytes# (of a lot: it ends with the message that goes beyond), leave# (so many messages are for
+--       others; 0: none), left (the mark of a message that was left to them before, and may be taken now)
 -- list lists: keys list (of the queue)
 -- list orders: args tag (under which a message is noted), order (in which the lists are asked for it, as their
 --   places: '1 2 3')
--- Answers: place of a list, tag, message, ... Fails only if it has taken none.
-local answer, num_bytes = {}, 0
+-- Answers: the mark of the message that is left to others, if only that keeps all from being taken; place of a list,
+--   tag, message, ... Fails only if it has taken none.
+local MARKED = 256 -- bytes at a message's end, where its tag is
+local answer, num_bytes, most = {''}, 0, #orders
 
 -- The next message and the place of its list; or no message, and what is wrong with a list that is asked before.
 local function next_message(order)
@@ -16,9 +19,26 @@ local function next_message(order)
   end
 end
 
-for _, one in ipairs(orders) do
+local function num_waiting()
+  local num = 0
+  for _, list in ipairs(lists) do
+    local found = redis.pcall('LLEN', list)
+    num = num + (type(found) == 'number' and found or 0)
+  end
+  return num
+end
+
+local first = leave > 0 and next_message(orders[1].order)
+if first then
+  local mark = redis.sha1hex(string.sub(first, -MARKED))
+  most = math.min(most, math.max(num_waiting() - leave, mark == left and 1 or 0))
+  if most == 0 then return {mark} end
+end
+
+for number = 1, most do
+  local one = orders[number]
   local message, found = next_message(one.order)
-  if not message then return #answer == 0 and found or answer end
+  if not message then return #answer == 1 and found or answer end
   redis.call('RPOP', lists[found]) -- the first write: a Redis that is full lets the others follow
   redis.call('HSET', key.notes, one.tag, '[' .. message .. ',"",' .. cjson.encode(queue) .. ']')
   redis.call('ZADD', key.times, now, one.tag)
