@@ -4,5 +4,10 @@ from redis import Redis
 
 
 def num_errors(redis: Redis, code: str) -> int:
-    """Errors of this code, such as OOM, since the last CONFIG RESETSTAT."""
-    return int(redis.info("errorstats").get(f"errorstat_{code}", {"count": 0})["count"])
+    """Errors of this code, such as OOM, since the last CONFIG RESETSTAT.
+
+    A Redis before 7 counts those of commands in scripts as ERR, like many others.
+    """
+    is_old = int(redis.info("server")["redis_version"].partition(".")[0]) < 7
+    nums = {name: each["count"] for name, each in redis.info("errorstats").items()}
+    return sum(nums.get(f"errorstat_{one}", 0) for one in ([code, "ERR"] if is_old else [code]))

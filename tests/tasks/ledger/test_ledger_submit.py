@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -91,8 +92,9 @@ SPOILT_FOR_NOW = [name for name in SPOILT if name != "the delayed ones are no so
 SPOILT_FOR_A_CLAIM = [name for name in SPOILT_FOR_NOW if not SPOILT[name][1].startswith(QUEUE)]
 
 
-def contents(redis: Redis) -> dict[bytes, bytes | None]:
-    return {key: redis.dump(key) for key in redis.scan_iter("*")}
+def contents(redis: Redis) -> dict[bytes, Any]:
+    keys = [*redis.scan_iter("*")]
+    return {key: redis.hgetall(key) if redis.type(key) == b"hash" else redis.dump(key) for key in keys}
 
 
 @pytest.mark.parametrize("name", BAD_NUMBERS)

@@ -19,6 +19,7 @@ from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.celery_config import insist_on_results
 from llama_herd.worker.broker.result_backend import settling
 from tests.chaos.harness.patience import wait_until
+from tests.redis_errors import num_errors
 from tests.worker.jobs.celery_app import app_of_worker
 
 pytestmark = pytest.mark.redis
@@ -29,7 +30,7 @@ MANY = 20
 
 def num_refused(redis: Any) -> int:
     """Commands that Redis had no room for."""
-    return int(redis.info("errorstats").get("errorstat_OOM", {"count": 0})["count"])
+    return num_errors(redis, "OOM")
 
 
 def ended_well(job_id: str = "job", text: str = "") -> Result:
@@ -51,7 +52,7 @@ def test_a_result_that_redis_has_no_room_for_is_offered_until_it_has(redis_url: 
     redis.config_set("maxmemory", 1)
     try:
         storing.start()
-        wait_until(lambda: "errorstat_OOM" in redis.info("errorstats"), "a result refused")
+        wait_until(lambda: num_refused(redis), "a result refused")
     finally:
         redis.config_set("maxmemory", 0)
     storing.join()
