@@ -85,9 +85,10 @@ def test_short_jobs_cost_their_worker_and_redis_something() -> None:
 
 
 def test_jobs_are_counted_by_worker_and_their_waits_timed() -> None:
-    plan = spread.Plan(workers=2, slots=4, jobs=20, jobs_per_s=100, short_tokens=2, long_tokens=8)
-    two, one = rows(spread.measure(plan))
-    assert (two["rows each"], one["rows each"], one["jobs a worker"]) == (4, 8, "20 to 20")
+    plan = spread.Plan(8, workers=2, many_workers=4, jobs=20, jobs_per_s=100, short_tokens=2, long_tokens=8)
+    two, four, one = rows(spread.measure(plan))
+    assert [row["rows each"] for row in (two, four, one)] == [4, 2, 8]
+    assert one["jobs a worker"] == "20 to 20"
     assert 0 < two["waited p50 ms"] <= two["p99 ms"] <= two["longest ms"]
 
 
