@@ -28,11 +28,6 @@ pytestmark = pytest.mark.redis
 MANY = 20
 
 
-def num_refused(redis: Any) -> int:
-    """Commands that Redis had no room for."""
-    return num_errors(redis, "OOM")
-
-
 def ended_well(job_id: str = "job", text: str = "") -> Result:
     tokens = [Token(seq=1, job=job_id, epoch=1, i=0, ids=(1,), text=text)] if text else []
     last = End(seq=len(tokens) + 1, job=job_id, epoch=1, finish_reason="length", n=len(tokens), attempts=1)
@@ -52,7 +47,7 @@ def test_a_result_that_redis_has_no_room_for_is_offered_until_it_has(redis_url: 
     redis.config_set("maxmemory", 1)
     try:
         storing.start()
-        wait_until(lambda: num_refused(redis), "a result refused")
+        wait_until(lambda: num_errors(redis, "OOM"), "a result refused")
     finally:
         redis.config_set("maxmemory", 0)
     storing.join()
@@ -83,7 +78,7 @@ def test_a_link_that_redis_has_no_room_for_is_offered_until_it_has(worker_app: C
     redis.config_set("maxmemory", 1)
     try:
         telling.start()
-        wait_until(lambda: num_refused(redis) > MANY, "a link refused again and again")
+        wait_until(lambda: num_errors(redis, "OOM") > MANY, "a link refused again and again")
     finally:
         redis.config_set("maxmemory", 0)
     telling.join()
