@@ -28,7 +28,7 @@ from tests.tool_model import SCRIPT, TOOLS, TURNS, scripted, write_tool_model
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
 #: Longer than the lease of 3 s and two sweeps; the goal is 5 s on a machine that is not busy. Shorter than
-#: kombu's own time for lost messages.
+#: after what these workers take a message for lost (`Sabotage.silent_s`).
 RECOVERY_LIMIT_S = 25.0
 #: Of workers that bare messages come to, one in so many seconds.
 NUM_KILLS, PAUSE_S = 5, 0.01

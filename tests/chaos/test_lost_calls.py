@@ -26,7 +26,7 @@ JOB: dict[str, Any] = {"prompt": "a tale", "sampling": SAMPLING}
 ENDLESS = {**JOB, "sampling": {**SAMPLING, "max_tokens": 4000}}
 
 #: So soon a message comes again that Redis has given to nobody.
-VISIBILITY_S = 5
+SILENT_S = 3.0
 
 #: The limit of a worker that is sent longer messages, in bytes.
 MAX_BYTES = 65_536
@@ -78,7 +78,7 @@ def lose_each(sender: "Sender | OddSender") -> None:
 @pytest.mark.parametrize("tenants", ["", pytest.param("default,acme", marks=pytest.mark.slow)])
 def test_each_call_of_a_worker_and_each_reply_may_be_lost(herd: Herd, tenants: str) -> None:
     """One after the other, from when jobs come until Celery is told of them."""
-    sabotage = Sabotage(visibility_s=VISIBILITY_S)
+    sabotage = Sabotage(silent_s=SILENT_S)
     herd.start_workers(1, is_behind_proxy=True, sabotage=sabotage, tenants=tenants)
     sender = Sender(herd)
     lose_each(sender)
@@ -129,7 +129,7 @@ class OddSender:
 
 def test_what_never_runs_is_told_and_kept_whichever_call_is_lost(herd: Herd) -> None:
     """Dead letters are written; Celery is told of what is too long, unknown, misnamed, late or revoked."""
-    sabotage = Sabotage(visibility_s=VISIBILITY_S)
+    sabotage = Sabotage(silent_s=SILENT_S)
     herd.start_workers(1, is_behind_proxy=True, sabotage=sabotage, max_message_bytes=MAX_BYTES)
     sender = OddSender(herd)
     lose_each(sender)

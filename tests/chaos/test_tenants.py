@@ -26,7 +26,7 @@ def others(herd: Herd) -> Iterator[Jobs]:
 
 
 def test_a_killed_workers_jobs_go_on_in_another_under_either_tenant(herd: Herd, others: Jobs) -> None:
-    herd.start_workers(2, sabotage=Sabotage(visibility_s=5, step_s=STEP_S))
+    herd.start_workers(2, sabotage=Sabotage(silent_s=3, step_s=STEP_S))
     job_ids = {jobs: jobs.submit(8, SAMPLED) for jobs in (herd.jobs, others)}
     for jobs, ids in job_ids.items():
         jobs.wait_for_progress(ids)

@@ -144,15 +144,9 @@ def make_app(settings: Settings) -> Celery:
 def broker_options(unacked_key: str, url: str) -> dict[str, Any]:
     """Settings of kombu's Redis transport: the names of its keys, and how soon it notices a loss."""
     return {
-        # Only a fallback: SWEEP finds a dead worker's jobs within seconds. kombu before 5.7 looks every 10 s.
-        "visibility_timeout": 30,
-        "unacked_restore_interval": 5,
-        # The tenant's own keys: a worker applies its timeout to every message that it finds there.
+        # The tenant's own keys: a worker puts back every message there that nobody holds.
         "unacked_key": unacked_key,
         "unacked_index_key": f"{unacked_key}_index",
-        "unacked_mutex_key": f"{unacked_key}_mutex",
-        # If a worker is killed while kombu restores messages, the others wait this long, not 300 s.
-        "unacked_mutex_expire": 10,
         # A connection that dies silently is noticed within 1 s + twice this interval.
         "health_check_interval": 2,
         "socket_keepalive": True,

@@ -10,7 +10,7 @@ from tests.chaos.harness.jobs import Jobs
 from tests.chaos.harness.listener import EventListener
 from tests.chaos.harness.patience import wait_until
 from tests.chaos.harness.reference import ReferenceOutputs
-from tests.chaos.harness.sabotage import VISIBILITY_S
+from tests.chaos.harness.sabotage import SILENT_S
 from tests.chaos.harness.text_models import TextModels, undisturbed_vectors
 from tests.chaos.harness.verdict import Verdict, Violation
 
@@ -136,7 +136,7 @@ def _leftovers(jobs: Jobs, checker: Checker) -> list[Violation]:
 
 
 def _age_messages(jobs: Jobs) -> None:
-    """Make unacknowledged messages look so old that kombu's backstop puts them back."""
+    """Make unacknowledged messages look as if nobody held them, so that workers put them back."""
     index = f"{jobs.ledger.unacked_key}_index"
     for tag, score in jobs.redis.zrange(index, 0, -1, withscores=True):
-        jobs.redis.zadd(index, {tag: score - VISIBILITY_S}, xx=True)
+        jobs.redis.zadd(index, {tag: score - SILENT_S}, xx=True)

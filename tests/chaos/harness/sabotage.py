@@ -6,8 +6,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "SABOTAGE_"
 
-#: After this long kombu's backstop takes a held message for lost.
-VISIBILITY_S = 30
+#: After this long a worker takes a held message for lost: later than others do, lest that hide a job that the
+#: sweep has overlooked.
+SILENT_S = 30.0
 
 Moment = Literal["", "prefill", "before_result", "before_ack", "popped"]
 
@@ -23,7 +24,8 @@ class Sabotage(BaseSettings):
 
     dies: the moment at which the worker kills itself, as if its machine was lost; empty: never.
     step_s: each step of the engine takes this much longer, so that faults hit running jobs.
-    visibility_s: kombu's visibility timeout. clock_s: how far the worker's clock is ahead of the others.
+    silent_s: after how long it takes messages for lost that nobody notes as held.
+    clock_s: how far the worker's clock is ahead of the others.
     stand_in: replace the model by something cheap, so that many rows run on a small machine.
     held_by: a folder by which `tests.worker.standstill` holds up its steps; empty: nothing does.
     """
@@ -32,7 +34,7 @@ class Sabotage(BaseSettings):
 
     dies: Moment = ""
     step_s: float = 0.0
-    visibility_s: int = VISIBILITY_S
+    silent_s: float = SILENT_S
     clock_s: float = 0.0
     stand_in: bool = False
     held_by: str = ""

@@ -12,22 +12,18 @@ from typing import Any
 
 from kombu.transport import redis as kombu_redis
 
-from llama_herd.tasks.app import app
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
-from llama_herd.worker.broker import held_messages, message_lot
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.held_messages import QoS
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.scheduler import Row, Scheduler
+from llama_herd.worker.jobs import lost_messages
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.publisher import Publisher
 from llama_herd.worker.jobs.warm_up import NOBODY
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from tests.chaos.harness import stand_in
 from tests.chaos.harness.sabotage import Poison, Sabotage
-
-#: Short, so that a run need not wait for kombu's backstop.
-RESTORE_INTERVAL_S = 1
 
 
 def die() -> None:
@@ -73,9 +69,7 @@ def die_in_prefill(_: Scheduler, row: Row) -> None:
 
 def apply(sabotage: Sabotage) -> None:
     """Patch this process so that it does what the sabotage says."""
-    app.conf.broker_transport_options.update(
-        visibility_timeout=sabotage.visibility_s, unacked_restore_interval=RESTORE_INTERVAL_S
-    )
+    lost_messages.SILENT_S = sabotage.silent_s
     before(Engine, "step", lambda _: time.sleep(sabotage.step_s))
     before(SequenceMaker, "sequences", die_of_preparing)
     before(Engine, "_compute", die_of_computing)
@@ -102,8 +96,7 @@ def shift_clock(clock_s: float) -> None:
     """Make kombu and Celery use a wrong clock for the ages and expiry of messages."""
     true_time = time.time
     time.time = lambda: true_time() + clock_s
-    for module in (kombu_redis, held_messages, message_lot):
-        vars(module)["time"] = time.time
+    vars(kombu_redis)["time"] = time.time
 
 
 apply(Sabotage())

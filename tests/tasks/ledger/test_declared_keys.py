@@ -14,6 +14,7 @@ from llama_herd.tasks.ledger.stored_files import StoredFiles
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.priority import lists_of
 from llama_herd.worker.broker.message_lot import take_messages
+from llama_herd.worker.broker.message_notes import MessageNotes
 from tests.tasks.herd import QUEUE, Herd
 from tests.tasks.ledger.watched_scripts import NOTES
 
@@ -21,7 +22,7 @@ DECISION = Path(__file__).parents[3] / "docs" / "decisions" / "0020-one-herd-a-r
 
 
 def test_the_decision_lists_the_scripts_that_find_names_and_act_on_them_in_one_call() -> None:
-    listed = re.findall(r"^  - ([A-Z]+) ", DECISION.read_text(), re.MULTILINE)
+    listed = re.findall(r"^  - ([A-Z_]+) ", DECISION.read_text(), re.MULTILINE)
     assert {script.name.upper() for script in all_scripts() if script.head.builds_keys} == {*listed}
 
 
@@ -43,7 +44,7 @@ def test_scripts_whose_own_tests_are_elsewhere_are_watched_too(herd: Herd) -> No
             reports.end_batch("r"),
         ),
         ledger.read_part("a", FIRST, 1000, 1000, with_scores=False),
-        take_messages(QUEUE, [lists_of(QUEUE)], "notes", "times"),
+        take_messages(QUEUE, [lists_of(QUEUE)], MessageNotes.at("notes")),
     ]
     *_, taken = [run_call(herd.redis, call) for call in calls]
     assert len(taken.messages) == 1

@@ -8,7 +8,7 @@ import pytest
 from kombu import Connection
 from kombu.asynchronous import Hub, set_event_loop
 from redis import Redis
-from redis.exceptions import ReadOnlyError, ResponseError
+from redis.exceptions import ResponseError
 from structlog.testing import capture_logs
 
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
@@ -19,9 +19,9 @@ from llama_herd.worker.broker.message_lot import (
     MAX_BYTES,
     MAX_MESSAGES,
     TakenMessage,
-    message_in,
     take_messages,
 )
+from llama_herd.worker.broker.message_notes import MessageNotes
 from llama_herd.worker.broker.queue_order import QueueOrder
 from llama_herd.worker.process import own_settings
 from tests.chaos.harness.patience import wait_until
@@ -91,19 +91,6 @@ def hub() -> Iterator[Hub]:
     set_event_loop(None)
 
 
-def test_a_connection_that_cannot_be_used_is_closed(redis: Redis, connection: Connection, hub: Hub) -> None:
-    """By a worker that connects anew while Redis is a replica: again in each moment, while that lasts."""
-    before = len(redis.client_list())
-    assert connection.default_channel
-    redis.replicaof("127.0.0.1", "1")
-    try:
-        with pytest.raises(ReadOnlyError):
-            connection.transport.register_with_event_loop(connection.connection, hub)
-    finally:
-        redis.replicaof("no", "one")
-    wait_until(lambda: len(redis.client_list()) == before, "no connection is left")
-
-
 def test_a_full_redis_lets_a_worker_connect(redis: Redis, connection: Connection, hub: Hub) -> None:
     push(redis, "a")
     redis.config_set("maxmemory", 1)
@@ -161,7 +148,9 @@ def test_a_channel_that_closes_acks_before(redis: Redis, connection: Connection,
 
 
 def take(redis: Redis, num: int) -> list[TakenMessage]:
-    return run_call(redis, take_messages(QUEUE, QueueOrder().of_next(QUEUE, num), NOTES, TIMES)).messages
+    return run_call(
+        redis, take_messages(QUEUE, QueueOrder().of_next(QUEUE, num), MessageNotes.at(NOTES))
+    ).messages
 
 
 def test_a_lot_that_its_worker_died_with_is_put_back_by_another(redis: Redis, connection: Connection) -> None:
@@ -243,18 +232,3 @@ def test_a_list_that_is_none_ends_a_lot_and_is_told_if_it_comes_first(redis: Red
     assert len(take(redis, 3)) == 2
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         take(redis, 3)
-
-
-def test_another_note_is_kept_as_it_is() -> None:
-    assert message_in(b"no note") == (b"no note", "")
-
-
-def test_what_nobody_holds_comes_again_at_each_look(redis: Redis, connection: Connection) -> None:
-    """Not at every tenth one only, as by kombu."""
-    reader = Reader(connection)
-    for tag in ("one", "two"):
-        redis.hset(NOTES, tag, json.dumps([json.loads(message(tag)), "", QUEUE]))
-        redis.zadd(TIMES, {tag: 1})
-        reader.channel.qos.restore_visible()
-        assert redis.hlen(NOTES) == len(reader.messages)
-        assert reader.read() == [tag]

@@ -15,6 +15,7 @@ from llama_herd.tasks.ledger.reports import WORKER_TTL_S, Reports
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope, queue_name
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
+from llama_herd.worker.broker.message_notes import MessageNotes
 from llama_herd.worker.engine.interface import JobEngine, SequenceInfo
 from llama_herd.worker.jobs import heartbeat
 from llama_herd.worker.jobs.attempt import Attempt
@@ -23,11 +24,14 @@ from llama_herd.worker.jobs.heartbeat import Heartbeat, Namesakes
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 from tests.chaos.harness.patience import wait_until
+from tests.worker.broker.queue_reader import NOTES, TIMES
 from tests.worker.jobs.tenancies import new_tenancy
+from tests.worker.jobs.test_watchdog import SilentPoller
 
 pytestmark = pytest.mark.redis
 
 OWNER = "owner-1"
+NOTED = MessageNotes.at(NOTES)
 
 
 class StillEngine:
@@ -55,6 +59,7 @@ class Worker:
         self.heartbeat = Heartbeat(
             Tenancies(self.tenancies),
             SuspectGate(),
+            NOTED,
             engine=cast(JobEngine, self.engine),
             status=self.status,
             stall_s=30.0,
@@ -219,5 +224,21 @@ def test_a_notice_of_pauses_asks_for_its_tenant_soon_and_a_flood_of_them_makes_n
         assert asked[num_before:].count(globex.queue) <= 1, "who has jobs here is told now and then"
         run_call(redis, Pauses("acme").resume(acme.queue))
         wait_until(lambda: acme.takes_messages, "its end is heard of")
+    finally:
+        worker.heartbeat.stop()
+
+
+def test_messages_in_hand_are_noted_again_while_the_worker_lives_and_also_while_it_stops(redis: Any) -> None:
+    redis.zadd(TIMES, {"held": 1, "another's": 1})
+    worker, poller = Worker(redis), SilentPoller()
+    poller.tags_held = ("held",)
+    worker.heartbeat._interval_s = 0.02
+    worker.heartbeat.watch(poller)
+    worker.heartbeat.start()
+    try:
+        for state in ("loading", "stopping"):
+            worker.state = state
+            redis.zadd(TIMES, {"held": 1})
+            wait_until(lambda: run_call(redis, NOTED.unheld(60)) == [b"another's"], "it is noted again")
     finally:
         worker.heartbeat.stop()

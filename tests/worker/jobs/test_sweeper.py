@@ -13,7 +13,9 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import UnreadableReply, run_call, run_calls
 from llama_herd.tasks.ledger.sweep import SWEEP_PATIENCE_MS
 from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.worker.broker.message_notes import MessageNotes
 from llama_herd.worker.jobs.link_watch import LinkWatch
+from llama_herd.worker.jobs.lost_messages import LostMessages
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.sweeper import Sweeper
 from tests.chaos.harness.patience import wait_until
@@ -46,7 +48,8 @@ def test_lost_messages_come_back_though_nothing_can_be_given_away(redis: Any) ->
     herd.pass_time("a", SWEEP_PATIENCE_MS)
     redis.hset(SWEEP, "last", redis.time()[0] * 1000)  # another worker has swept
     tenancies = alone(new_tenancy(redis, herd.ledger))
-    sweeper = Sweeper(tenancies, cast("Overflow", RefusedOverflow()), LinkWatch(tenancies))
+    lost = LostMessages(tenancies.redis, MessageNotes.at("herd:acme:unacked"))
+    sweeper = Sweeper(tenancies, cast("Overflow", RefusedOverflow()), LinkWatch(tenancies), lost)
     sweeper.start()
     try:
         wait_until(lambda: redis.llen(QUEUE), "its message is pushed again")
@@ -65,7 +68,8 @@ def test_a_job_that_is_put_back_is_told_with_its_origin(herd: Herd) -> None:
     herd.redis.hset(SWEEP, mapping={"last": (now_s - 11) * 1000, "hold": 0, "gaps": 0})
     tenancy = new_tenancy(herd.redis, herd.ledger)
     tenancies = alone(tenancy)
-    sweeper = Sweeper(tenancies, cast("Overflow", RefusedOverflow()), LinkWatch(tenancies))
+    lost = LostMessages(tenancies.redis, MessageNotes.at("herd:acme:unacked"))
+    sweeper = Sweeper(tenancies, cast("Overflow", RefusedOverflow()), LinkWatch(tenancies), lost)
     with capture_logs() as lines:
         sweeper._sweep()
     (line,) = lines

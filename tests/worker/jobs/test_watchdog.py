@@ -1,6 +1,6 @@
 """A worker's standstill is noticed: messages that nobody asks for, and parts that make no progress."""
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ class SilentPoller:
     num_others: Callable[[], int] = staticmethod(lambda: 0)
     num_idle_others: Callable[[], int] = staticmethod(lambda: 0)
     spoilt = SpoiltQueues()
+    tags_held: Sequence[str] = ()
     num_polls = 0
     has_room = True
 

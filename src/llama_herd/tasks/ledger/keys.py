@@ -36,7 +36,7 @@ herd:<tenant>:kept            hash    bytes of ended jobs, in all and by the hou
 herd:<tenant>:owed            zset    ended jobs of which Celery is still to be told, by when
 herd:<tenant>:dead            stream  the dead letters: messages that could not be read
 herd:<tenant>:sweep           hash    when the last sweep was, and where the next one begins
-herd:<tenant>:unacked         hash    Celery's: messages in workers' hands; ..._index, ..._mutex: since when
+herd:<tenant>:unacked         hash    messages in workers' hands, as kombu notes them; ..._index: seen when
 _kombu.binding.<queue>        set     Celery's: the queue exists; also _kombu.binding_permanent.<queue>
 celery-task-meta-<id>         string  Celery's: the result of a job
 celery-taskset-meta-<id>      string  Celery's: a group; with .j, .t, .s and .c: a chord

@@ -79,7 +79,6 @@ KEY_TYPES = {
     **dict.fromkeys(PAUSES, KeyType.PAUSES),
     "outbox:entries": KeyType.HASH,
     **dict.fromkeys(("{*}:events", "dead"), KeyType.STREAM),
-    "unacked_mutex": KeyType.STRING,
 }
 
 _COMMANDS_OF_TYPE = {

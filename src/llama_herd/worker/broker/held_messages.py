@@ -1,18 +1,18 @@
 """The messages that a worker holds: what each may say, and how kombu's notes of them in Redis are kept."""
 
 from collections import Counter
-from contextlib import suppress
-from time import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from kombu.asynchronous import get_event_loop
 from kombu.message import Message
 from kombu.transport import redis as redis_transport, virtual
-from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
+from redis import Redis
+from redis.exceptions import RedisError
 
 from llama_herd.ops.logs import error_name
-from llama_herd.worker.broker.spoilt_queues import is_wrong_type
+from llama_herd.tasks.ledger.redis_call import run_dialogue
 
 if TYPE_CHECKING:
     from llama_herd.worker.broker.queue_channel import QueueChannel
@@ -52,7 +52,7 @@ class RawMessage(virtual.Message):  # type: ignore[misc]
 
 
 class QoS(redis_transport.QoS):  # type: ignore[misc]
-    """Notes which messages this worker holds, so that none is taken for lost, however long it is held."""
+    """Knows which messages this worker holds, and takes back the notes of those that it lets go."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -99,27 +99,25 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
         held = [message for tag, message in self._delivered.items() if tag not in self._dirty]
         return Counter(message.delivery_info["routing_key"] for message in held)
 
-    def restore_visible(self, *args: Any, **options: Any) -> None:
-        """Put back what nobody holds any more, at each call: by itself kombu does so at every tenth.
+    @property
+    def tags_held(self) -> Sequence[str]:
+        """Of all messages that this worker holds, but not of those that are acked; any thread may ask."""
+        return [tag for tag in tuple(self._delivered) if tag not in self._dirty]
 
-        A Redis that is full does nothing of it.
-        """
-        held = {tag: time() for tag in self._delivered if tag not in self._dirty}
-        with suppress(OutOfMemoryError):
-            if held:
-                # Not by the channel's client, whose connection waits for a message. No tag that is acked.
-                with self.channel.conn_or_acquire() as client:
-                    client.zadd(self.unacked_index_key, held, xx=True)
-            super().restore_visible(*args, **{**options, "interval": 1})
+    def restore_visible(self, *_: Any, **__: Any) -> None:
+        """Leave what nobody holds to the sweeper; kombu looks for it on the hub's thread."""
 
-    def restore_by_tag(self, tag: str | bytes, *args: Any, **options: Any) -> None:
-        """Put a message back. If its queue's key is no longer a list, log it and go on with the others."""
-        try:
-            super().restore_by_tag(tag, *args, **options)
-        except ResponseError as error:
-            if not is_wrong_type(error):
-                raise
-            log.error("message not put back, its queue is not a list")
-        except UNREADABLE as error:
-            # Redis reads some JSON that Python does not: noted in a lot, and then its worker died.
-            self.channel.put_aside_note(tag, type(error).__name__)
+    def restore_unacked(self, client: Redis | None = None) -> None:
+        """Put back all messages that this worker holds, the first one before the others."""
+        self._put_back([*reversed(self._delivered)])
+        self._delivered.clear()
+
+    def restore_by_tag(self, tag: str, client: Redis | None = None, leftmost: bool = False) -> None:
+        """Put a message back, behind all others if `leftmost`."""
+        self._put_back([tag], at_end=leftmost)
+
+    def _put_back(self, tags: list[str], *, at_end: bool = False) -> None:
+        with self.channel.conn_or_acquire() as client:
+            done = run_dialogue(client, self.channel.notes.put_back(tags, at_end=at_end))
+        if done.refusal:
+            log.error("messages not put back, they stay noted as held", error=done.refusal)

@@ -1,14 +1,13 @@
 """Several messages of a queue, taken and noted as held in one round trip."""
 
-import re
 from collections.abc import Sequence
-from time import time
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
+from llama_herd.worker.broker.message_notes import MessageNotes
 
 _TAKE = Script("take")
 
@@ -17,8 +16,6 @@ MAX_MESSAGES = 32
 
 #: A lot ends with the message that goes beyond: Redis does nothing else meanwhile.
 MAX_BYTES = 1 << 18
-
-_NOTE = re.compile(rb'\[(.*),"","([^"]*)"\]', re.DOTALL)
 
 
 class TakenMessage(NamedTuple):
@@ -39,16 +36,15 @@ class MessageLot(NamedTuple):
 def take_messages(
     queue: str,
     orders: Sequence[Sequence[str]],
-    notes_key: str,
-    times_key: str,
+    notes: MessageNotes,
     leave: int = 0,
     left: str = "",
 ) -> RedisCall[MessageLot]:
     """Take one message for each of `orders`, the lists of the queue in the order in which they are asked.
 
     There are fewer where there are no more, or where these are long. The last `leave` in the queue are left
-    to others, but not the one that was left before: `left`, its mark. `notes_key` and `times_key` are those
-    where kombu notes which messages are held. Redis refuses it if a key that should be a list is none.
+    to others, but not the one that was left before: `left`, its mark. Redis refuses it if a key that should
+    be a list is none.
     """
     lists = sorted(set().union(*orders))
     place_of = {name: str(place) for place, name in enumerate(lists, start=1)}
@@ -62,9 +58,8 @@ def take_messages(
     return call(
         _TAKE,
         parse,
-        notes=notes_key,
-        times=times_key,
-        now=time(),
+        notes=notes.notes,
+        times=notes.times,
         queue=queue,
         max_bytes=MAX_BYTES,
         leave=leave,
@@ -75,9 +70,3 @@ def take_messages(
             for number, order in enumerate(orders)
         ],
     )
-
-
-def message_in(note: bytes) -> tuple[bytes, str]:
-    """The message that was noted as held in a lot, and its queue; the note itself if it is another one."""
-    parts = _NOTE.fullmatch(note)
-    return (parts[1], parts[2].decode(errors="replace")) if parts else (note, "")

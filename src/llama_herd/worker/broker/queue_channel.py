@@ -32,9 +32,9 @@ from llama_herd.worker.broker.message_lot import (
     MAX_MESSAGES,
     MessageLot,
     TakenMessage,
-    message_in,
     take_messages,
 )
+from llama_herd.worker.broker.message_notes import MessageNotes
 from llama_herd.worker.broker.message_wait import MessageWait
 from llama_herd.worker.broker.queue_order import QueueOrder, QueuePlaces
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues, is_wrong_type
@@ -89,6 +89,16 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
     def has_room(self) -> bool:
         """Whether this worker wants messages."""
         return bool(self.qos.can_consume())
+
+    @property
+    def tags_held(self) -> Sequence[str]:
+        """The tags under which the messages are noted that this worker holds; any thread may ask."""
+        tags: Sequence[str] = self.qos.tags_held
+        return tags
+
+    @cached_property
+    def notes(self) -> MessageNotes:
+        return MessageNotes(self.unacked_key, self.unacked_index_key)
 
     @property
     def unpaused_queues(self) -> list[str]:
@@ -301,7 +311,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         """Take messages. If all rows are taken here, the last ones are left to others, for a while."""
         orders, left = self._order.of_next(queue, num), self._left.get(queue, "")
         leave = 0 if self._num_free_rows else self.num_others()
-        taking = take_messages(queue, orders, self.unacked_key, self.unacked_index_key, leave, left)
+        taking = take_messages(queue, orders, self.notes, leave, left)
         try:
             with self.conn_or_acquire() as client:
                 lot = run_call(client, taking)
@@ -334,11 +344,6 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
             log.info("looking for messages often, Redis does not tell of them", reason=str(refusal))
         self._is_untold = refusal is not None
 
-    def _do_restore_message(self, payload: Any, *args: Any, **options: Any) -> None:
-        """Put a message back. Raises one of UNREADABLE for what is none: kombu would log and forget it."""
-        _ = {**payload["headers"], **payload["properties"]["delivery_info"]}
-        super()._do_restore_message(payload, *args, **options)
-
     def put_aside(self, reason: str) -> None:
         """Keep the message that is read, and cannot be handled, among the dead letters."""
         raw, queue = (self._taken.raw if self._taken else b""), self.queue_read
@@ -346,13 +351,6 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         if len(raw) > process.own_settings().max_message_bytes and (told := short_stand_in(raw, queue)):
             with self.conn_or_acquire() as client:
                 insist(partial(client.rpush, queue, told), "the stand-in of a long message")
-
-    def put_aside_note(self, tag: str | bytes, reason: str) -> None:
-        """Keep a message that is noted as held, and cannot be put back, among the dead letters."""
-        with self.conn_or_acquire() as client:
-            note = bytes(client.hget(self.unacked_key, tag) or b"")
-        self._bury(*message_in(note), reason)
-        self.qos.forget(tag)
 
     def _bury(self, raw: bytes, queue: str, reason: str) -> None:
         """Write a dead letter. Nobody else may have the message, so no other is taken before."""

@@ -3,7 +3,6 @@
 from typing import Any
 
 from kombu.transport import redis as redis_transport
-from redis.exceptions import RedisError
 
 from llama_herd.worker.broker.queue_channel import QueueChannel
 
@@ -40,11 +39,3 @@ class QueueTransport(redis_transport.Transport):  # type: ignore[misc]
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.cycle = ChannelPoller()
-
-    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Have the loop read a new connection, or close it: Celery forgets one that this fails for."""
-        try:
-            super().register_with_event_loop(connection, loop)
-        except RedisError:
-            self.close_connection(connection)
-            raise

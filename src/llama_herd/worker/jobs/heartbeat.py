@@ -18,10 +18,12 @@ from llama_herd.tasks.ledger.redis_call import keep_loaded, run_call
 from llama_herd.tasks.ledger.reports import MAX_BEATS, WORKER_TTL_S, Beat, beat
 from llama_herd.tasks.ledger.script import kept_scripts
 from llama_herd.tasks.protocol.worker_status import NAMESAKE_FIX, WorkerStatus
+from llama_herd.worker.broker.message_notes import MessageNotes
 from llama_herd.worker.engine.interface import JobEngine
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
+from llama_herd.worker.jobs.watchdog import Poller
 
 log = structlog.get_logger(__name__)
 
@@ -86,6 +88,7 @@ class Heartbeat(threading.Thread):
         self,
         tenancies: Tenancies,
         gate: SuspectGate,
+        notes: MessageNotes,
         *,
         engine: JobEngine,
         status: Callable[[str], WorkerStatus],
@@ -94,7 +97,8 @@ class Heartbeat(threading.Thread):
         """Make a heartbeat. `status(queue)` is the status that users of that queue may see."""
         super().__init__(name="heartbeat", daemon=True)
         self._redis, self._owner = tenancies.redis, tenancies.owner
-        self._tenancies, self._gate = tenancies, gate
+        self._tenancies, self._gate, self._notes = tenancies, gate, notes
+        self._poller: Poller | None = None
         self._by_channel = {one.ledger.notices_to(self._owner).encode(): one for one in tenancies}
         self._by_channel_of_all = {one.ledger.notices_to_all.encode(): one for one in tenancies}
         self._engine = engine
@@ -113,6 +117,10 @@ class Heartbeat(threading.Thread):
     def unheard_s(self) -> float:
         """How long Redis has taken no report, of any tenant."""
         return monotonic() - self._heard_s
+
+    def watch(self, poller: Poller) -> None:
+        """Note from now on what this poller holds; there is a new one after each lost connection."""
+        self._poller = poller
 
     def report_soon(self) -> None:
         """Beat soon, since the worker's last reports are no longer true; any thread may ask."""
@@ -161,11 +169,12 @@ class Heartbeat(threading.Thread):
         self._next_beat_s = min(self._next_beat_s, self._last_beat_s + NOTICE_S)
 
     def _beat(self) -> None:
-        """Renew leases, then report: jobs depend on the leases."""
+        """Renew leases and notes, then report: jobs and messages depend on these."""
         if self._engine.is_stalled(self._stall_s):
             log.error("engine stalled, other workers will take its jobs", stall_s=self._stall_s)
         else:
             self._renew()
+        self._hold()
         self._gate.keep_room()
         if self._is_stale.is_set():
             self._is_stale.clear()  # first: what changes during the reports is reported again
@@ -186,6 +195,11 @@ class Heartbeat(threading.Thread):
             for attempt, answer in zip(lot, answers, strict=True):
                 if answer.kind is Renewal.CANCELLED:
                     self._cancel(attempt, answer.reason)
+
+    def _hold(self) -> None:
+        """Note that the messages in hand are: other workers put back those of which nobody says so."""
+        if tags := self._poller.tags_held if self._poller else []:
+            run_call(self._redis, self._notes.hold(tags))
 
     def _is_due(self, tenancy: Tenancy) -> bool:
         """Whether to tell a tenant now: each second while it has jobs here or is paused, and seldom else."""

@@ -7,8 +7,10 @@ from typing import Protocol
 from uuid import uuid4
 
 from llama_herd.tasks.connection.connect import connect
+from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.protocol.worker_status import WorkerState
 from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.broker.message_notes import MessageNotes
 from llama_herd.worker.engine.interface import JobEngine, Sink, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.figures import WorkerFigures
@@ -16,6 +18,7 @@ from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.heartbeat import Heartbeat
 from llama_herd.worker.jobs.intake import CeleryEnd, Intake, LostJob
 from llama_herd.worker.jobs.link_watch import LinkWatch
+from llama_herd.worker.jobs.lost_messages import LostMessages
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.payer import Payer
 from llama_herd.worker.jobs.preparer import Preparer
@@ -103,14 +106,15 @@ class Service:
             lambda: engine.stats.away_s,
         )
         self._links = links = LinkWatch(tenancies)
-        self._sweeper = Sweeper(tenancies, self._overflow, links)
+        notes = MessageNotes.at(Keys(settings.joint_tenant).unacked_key)
+        self._sweeper = Sweeper(tenancies, self._overflow, links, LostMessages(redis, notes))
         parts: dict[str, WatchedPart] = {"publisher": publisher, "finisher": finisher}
         self._watchdog = Watchdog(tenancies, settings.silence_s, parts, lambda: self._heartbeat.report_soon())
         self.standing = Standing(
             settings, worker, model.plan, model.maker, tenancies, engine, self._watchdog, links
         )
         self._heartbeat = Heartbeat(
-            tenancies, gate, engine=engine, status=self.standing.status, stall_s=settings.stall_s
+            tenancies, gate, notes, engine=engine, status=self.standing.status, stall_s=settings.stall_s
         )
 
     def start_engine(self) -> None:
@@ -175,6 +179,7 @@ class Service:
         poller.num_others = lambda: max(one.num_others for one in self.tenancies)
         poller.num_idle_others = lambda: max(one.num_idle_others for one in self.tenancies)
         self._watchdog.watch(poller)
+        self._heartbeat.watch(poller)
 
     def take(self, delivery: Delivery) -> None:
         """Take a message; never blocks."""

@@ -12,6 +12,7 @@ from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.ledger.sweep import due_for_sweep, gather_strays, sweep_tenant
 from llama_herd.worker.jobs.event_log import EventAuthor
 from llama_herd.worker.jobs.link_watch import LinkWatch
+from llama_herd.worker.jobs.lost_messages import LostMessages
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 
@@ -32,12 +33,13 @@ class Sweeper(threading.Thread):
     Any number of workers may sweep: a short lock in Redis admits one at a time.
     """
 
-    def __init__(self, tenancies: Tenancies, overflow: Overflow, links: LinkWatch) -> None:
+    def __init__(
+        self, tenancies: Tenancies, overflow: Overflow, links: LinkWatch, messages: LostMessages
+    ) -> None:
         super().__init__(name="sweeper", daemon=True)
         self._redis = tenancies.redis
         self._tenancies = tenancies
-        self._overflow = overflow
-        self._links = links
+        self._acts = (overflow.shed, self._gather, self._sweep, messages.look, links.look)
         self._is_stopping = threading.Event()
         self._complaint = ""
         self._known_separators: set[tuple[str, str]] = set()
@@ -48,7 +50,7 @@ class Sweeper(threading.Thread):
 
     def run(self) -> None:
         while not self._is_stopping.wait(INTERVAL_S):
-            for act in (self._overflow.shed, self._gather, self._sweep, self._links.look):
+            for act in self._acts:
                 try:
                     act()
                 except RedisError as error:

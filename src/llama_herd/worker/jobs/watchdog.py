@@ -1,7 +1,7 @@
 """Ends a worker that makes no progress, so that it can be restarted."""
 
 import threading
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import count
 from typing import Protocol
 
@@ -38,6 +38,10 @@ class Poller(Protocol):
     #: How many of these have free rows, at most.
     num_idle_others: Callable[[], int]
     spoilt: SpoiltQueues
+
+    @property
+    def tags_held(self) -> Sequence[str]:
+        """The tags under which the messages are noted that this worker holds; any thread may ask."""
 
     @property
     def num_polls(self) -> int:

@@ -70,7 +70,7 @@ _ALL = (
     Fault(
         "subscribers-flap", subscribers.flapping_crowd, "50 subscribers that come, read a little and leave"
     ),
-    Fault("long-job", long_waits.long_jobs, "jobs run for longer than kombu's visibility timeout"),
+    Fault("long-job", long_waits.long_jobs, "jobs run for longer than a worker's patience with messages"),
     Fault("backlog", long_waits.backlog, "160 jobs wait for so long that the sweep looks for lost messages"),
     Fault("clock-ahead", clocks.skewed(clocks.HOUR_S), "a worker's clock is an hour ahead"),
     Fault("clock-behind", clocks.skewed(-clocks.HOUR_S), "a worker's clock is an hour behind"),

@@ -11,7 +11,7 @@ from tests.chaos.harness.sabotage import Sabotage
 
 HOUR_S = 3600.0
 
-#: Longer than kombu's interval between two checks for messages that are held for too long.
+#: Long enough for some sweeps and looks for lost messages.
 STAY_S = 3.0
 
 

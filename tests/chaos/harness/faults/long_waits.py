@@ -1,4 +1,4 @@
-"""Jobs that run or wait for so long that kombu or the sweep might take their messages for lost."""
+"""Jobs that run or wait for so long that a worker might take their messages for lost."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,12 +10,12 @@ from tests.chaos.harness.patience import wait_until
 from tests.chaos.harness.sabotage import Sabotage
 from tests.chaos.harness.verdict import BrokenLaw
 
-#: kombu's timeout in the worker that looks for lost messages; their holders report them once a second.
-VISIBILITY_S = 3
+#: So soon the idle worker takes messages for lost; who holds them says so once a second.
+SILENT_S = 3.0
 #: Options of a worker outside of a herd that takes messages for lost so soon.
 SOON_LOST: dict[str, Any] = {
     "include": "tests.chaos.harness.saboteur",
-    "env": Sabotage(visibility_s=VISIBILITY_S).environment,
+    "env": Sabotage(silent_s=SILENT_S).environment,
 }
 #: Takes longer than that by the sabotaged steps alone.
 LONG = {"max_tokens": 450, "temperature": 0.8, "seed": 11, "ignore_eos": True}
@@ -30,8 +30,8 @@ MAX_IN_STILL_HANDS = NUM_WAITING // 10
 
 @contextmanager
 def long_jobs(herd: Herd) -> Iterator[list[str]]:
-    """Jobs run for longer than the visibility timeout of an idle worker, which serves another model."""
-    idle = Sabotage(visibility_s=VISIBILITY_S, step_s=STEP_S)
+    """Jobs run for longer than until an idle worker, which serves another model, takes messages for lost."""
+    idle = Sabotage(silent_s=SILENT_S, step_s=STEP_S)
     with herd.guest(sabotage=idle, model_name="another"), herd.jobs.alone():
         held = herd.jobs.ledger.unacked_key
         wait_until(lambda: not herd.jobs.redis.exists(held), "what dead workers held is put back")
@@ -42,7 +42,7 @@ def long_jobs(herd: Herd) -> Iterator[list[str]]:
             yield met
             herd.jobs.results(job_ids)
         if num_put_back(herd) > num_before:
-            raise BrokenLaw("long jobs are delivered once", "kombu has put a message back")
+            raise BrokenLaw("long jobs are delivered once", "a held message was put back")
         check_pushes(herd, job_ids)
 
 
@@ -56,7 +56,7 @@ def backlog(herd: Herd) -> Iterator[list[str]]:
 
 
 def num_put_back(herd: Herd) -> int:
-    """How many messages kombu has taken for lost since the start of Redis."""
+    """How many messages were put back since the start of Redis."""
     calls: int = herd.jobs.redis.info("commandstats").get("cmdstat_rpush", {}).get("calls", 0)
     return calls
 

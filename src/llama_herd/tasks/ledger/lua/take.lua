@@ -1,14 +1,15 @@
 -- TAKE: the next messages of a queue, each noted as held, as kombu notes it, before anybody reads it.
--- keys: notes, times (of the notes)
--- args: now (s), queue, max_bytes# (of a lot: it ends with the message that goes beyond), leave# (so many messages are for
+-- needs: clock
+-- keys: notes, times (of the notes, in s)
+-- args: queue, max_bytes# (of a lot: it ends with the message that goes beyond), leave# (so many messages are for
 --       others; 0: none), left (the mark of a message that was left to them before, and may be taken now)
 -- list lists: keys list (of the queue)
--- list orders: args tag (under which a message is noted), order (in which the lists are asked for it, as their
+-- list orders: args tag (under which a message is noted, with its list behind it: PUT_BACK needs that), order (in which the lists are asked for it, as their
 --   places: '1 2 3')
 -- Answers: the mark of the message that is left to others, if only that keeps all from being taken; place of a list,
 --   tag, message, ... Fails only if it has taken none.
 local MARKED = 256 -- bytes at a message's end, where its tag is
-local answer, num_bytes, most = {''}, 0, #orders
+local answer, num_bytes, most, now = {''}, 0, #orders, now_ms() / 1000
 
 -- The next message and the place of its list; or no message, and what is wrong with a list that is asked before.
 local function next_message(order)
@@ -40,9 +41,10 @@ for number = 1, most do
   local message, found = next_message(one.order)
   if not message then return #answer == 1 and found or answer end
   redis.call('RPOP', lists[found]) -- the first write: a Redis that is full lets the others follow
-  redis.call('HSET', key.notes, one.tag, '[' .. message .. ',"",' .. cjson.encode(queue) .. ']')
-  redis.call('ZADD', key.times, now, one.tag)
-  for _, part in ipairs({found, one.tag, message}) do answer[#answer + 1] = part end
+  local tag = one.tag .. ':' .. lists[found]
+  redis.call('HSET', key.notes, tag, '[' .. message .. ',"",' .. cjson.encode(queue) .. ']')
+  redis.call('ZADD', key.times, now, tag)
+  for _, part in ipairs({found, tag, message}) do answer[#answer + 1] = part end
   num_bytes = num_bytes + #message
   if num_bytes > max_bytes then return answer end
 end

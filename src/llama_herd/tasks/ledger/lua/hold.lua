@@ -1,0 +1,7 @@
+-- HOLD: note that a worker still holds these messages.
+-- needs: clock
+-- keys: times (of the notes, in s)
+-- list tags: args tag
+local now = now_ms() / 1000
+for _, tag in ipairs(tags) do redis.call('ZADD', key.times, 'XX', now, tag) end
+return redis.status_reply('OK')

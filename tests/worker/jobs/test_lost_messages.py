@@ -1,0 +1,176 @@
+"""Messages in the hands of a worker that is gone go back into their lists, and no others do."""
+
+import json
+from typing import Any
+
+import pytest
+from redis import Redis
+from structlog.testing import capture_logs
+
+from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
+from llama_herd.tasks.protocol.priority import LANES, LOW, NORMAL, lists_of
+from llama_herd.worker.broker.message_lot import TakenMessage, take_messages
+from llama_herd.worker.broker.message_notes import MAX_BYTES, MAX_TAGS, MessageNotes
+from llama_herd.worker.jobs.lost_messages import SEEN_S, SILENT_S, LostMessages
+from tests.worker.broker.queue_reader import NOTES, QUEUE, TIMES, message, push
+
+pytestmark = pytest.mark.redis
+
+NOTED = MessageNotes.at(NOTES)
+
+
+class Clock:
+    """A worker's clock, and what it makes the worker see at each moment."""
+
+    def __init__(self, redis: Redis) -> None:
+        self.now_s = 0.0
+        self.redis = redis
+        self.lost = LostMessages(redis, NOTED, lambda: self.now_s)
+
+    def look_at(self, now_s: float) -> int:
+        """Look at this moment. Returns how many messages are noted as held after that."""
+        self.now_s = now_s
+        self.lost.look()
+        return int(self.redis.hlen(NOTES))
+
+
+@pytest.fixture
+def clock(redis: Redis) -> Clock:
+    return Clock(redis)
+
+
+def take(redis: Redis, num: int) -> list[TakenMessage]:
+    return run_call(redis, take_messages(QUEUE, [lists_of(QUEUE)] * num, NOTED)).messages
+
+
+def fall_silent(redis: Redis, silent_s: float = SILENT_S + 1) -> None:
+    """Let that much time pass since all notes."""
+    tags: list[Any] = redis.zrange(TIMES, 0, -1)
+    for tag in tags:
+        redis.zincrby(TIMES, -silent_s, tag)
+
+
+def waiting(redis: Redis) -> list[Any]:
+    """What waits, list by list, in the order in which it is taken."""
+    return [raw for name in lists_of(QUEUE) for raw in reversed(redis.lrange(name, 0, -1))]
+
+
+def test_each_goes_back_to_where_it_was_as_it_came(redis: Redis, clock: Clock) -> None:
+    for lane in LANES:
+        push(redis, *"ab", lane=lane)
+    before = waiting(redis)
+    assert len(take(redis, len(before))) == len(before)
+    fall_silent(redis)
+    assert clock.look_at(0) == len(before)
+    with capture_logs() as lines:
+        assert clock.look_at(SEEN_S) == 0
+    assert (waiting(redis), redis.exists(TIMES)) == (before, 0)
+    assert [one["num_messages"] for one in lines] == [len(before)]
+
+
+def test_what_a_worker_says_that_it_holds_stays_with_it(redis: Redis, clock: Clock) -> None:
+    push(redis, *"abc")
+    held, *lost = take(redis, 3)
+    fall_silent(redis)
+    assert clock.look_at(0) == 3
+    run_call(redis, NOTED.hold([held.tag, "unknown"]))
+    assert clock.look_at(SEEN_S) == 1
+    assert waiting(redis) == [one.raw for one in lost]
+    assert redis.zrange(TIMES, 0, -1) == [held.tag.encode()], "what is unknown is not noted"
+
+
+def test_a_silence_of_all_while_redis_was_away_is_no_loss(redis: Redis, clock: Clock) -> None:
+    push(redis, "a")
+    (one,) = take(redis, 1)
+    for moment in range(20):
+        fall_silent(redis)
+        assert clock.look_at(moment) == 1
+        run_call(redis, NOTED.hold([one.tag]))
+        assert clock.look_at(moment + 0.5) == 1
+
+
+def test_a_clock_of_redis_that_was_put_back_hides_no_loss(redis: Redis, clock: Clock) -> None:
+    push(redis, "a")
+    take(redis, 1)
+    fall_silent(redis, -3600)
+    assert [clock.look_at(0), clock.look_at(SEEN_S)] == [1, 0]
+    assert redis.llen(QUEUE) == 1
+
+
+def test_more_than_one_call_moves_all_come_back_in_order(redis: Redis, clock: Clock) -> None:
+    for size in (10, MAX_BYTES, 20, MAX_BYTES, 30):
+        redis.lpush(QUEUE, message("x", "x" * size))
+    push(redis, *map(str, range(MAX_TAGS)))
+    before = waiting(redis)
+    while take(redis, MAX_TAGS):
+        pass
+    fall_silent(redis)
+    moments = iter(range(100))
+    while clock.look_at(next(moments)):
+        pass
+    assert sorted(waiting(redis)) == sorted(before)
+    run_dialogue(redis, NOTED.put_back([one.tag for one in take(redis, MAX_TAGS)][::-1]))
+
+
+@pytest.mark.parametrize("lane", [NORMAL, LOW])
+def test_a_message_whose_list_is_none_stays_noted_until_it_is_one(
+    redis: Redis, clock: Clock, lane: str
+) -> None:
+    push(redis, "a", lane=lane)
+    push(redis, "b", lane=LANES[0])
+    take(redis, 2)
+    redis.sadd(QUEUE + lane, "somebody else's")
+    fall_silent(redis)
+    clock.look_at(0)
+    with capture_logs() as lines:
+        assert clock.look_at(SEEN_S) == 1
+    assert [(one["log_level"], one.get("num_messages")) for one in lines] == [("warning", 1), ("error", None)]
+    assert "WRONGTYPE" in lines[1]["error"]
+    assert redis.llen(QUEUE + LANES[0]) == 1
+    assert clock.look_at(2 * SEEN_S) == 1, "it is not looked at again at once"
+    redis.delete(QUEUE + lane)
+    fall_silent(redis)
+    assert [clock.look_at(60), clock.look_at(60 + SEEN_S)] == [1, 0]
+    assert redis.llen(QUEUE + lane) == 1
+
+
+def test_nothing_is_lost_while_redis_is_full(redis: Redis, clock: Clock) -> None:
+    push(redis, "a")
+    take(redis, 1)
+    fall_silent(redis)
+    clock.look_at(0)
+    redis.config_set("maxmemory", 1)
+    try:
+        assert clock.look_at(SEEN_S) == 1
+    finally:
+        redis.config_set("maxmemory", 0)
+    assert clock.look_at(SEEN_S + 1) == 0
+    assert redis.llen(QUEUE) == 1
+
+
+def note_as_kombu(message: str) -> str:
+    return json.dumps([json.loads(message), "", QUEUE])
+
+
+def note_as_older_workers(message: str) -> str:
+    return f'[{message},"","{QUEUE}"]'
+
+
+@pytest.mark.parametrize("note", [note_as_kombu, note_as_older_workers])
+@pytest.mark.parametrize("tag", ["5f1c", "5f1c:0"])
+def test_notes_that_do_not_name_a_list_lead_into_the_queue(
+    redis: Redis, clock: Clock, note: Any, tag: str
+) -> None:
+    sent = message("own tag", '"quoted", "as in a note"]')
+    redis.hset(NOTES, tag, note(sent))
+    redis.zadd(TIMES, {tag: 1})
+    assert [clock.look_at(0), clock.look_at(SEEN_S)] == [1, 0]
+    (raw,) = waiting(redis)
+    assert (json.loads(raw), redis.llen(QUEUE)) == (json.loads(sent), 1)
+
+
+def test_a_note_of_no_message_is_kept_and_left_alone(redis: Redis, clock: Clock) -> None:
+    redis.hset(NOTES, "tag", "no note")
+    redis.zadd(TIMES, {"tag": 1, "gone": 1})
+    assert [clock.look_at(0), clock.look_at(SEEN_S)] == [1, 1]
+    assert (redis.hgetall(NOTES), redis.exists(TIMES)) == ({b"tag": b"no note"}, 0)
