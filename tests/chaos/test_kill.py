@@ -13,6 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from llama_herd.tasks.ledger.ledger import SOUND_TOKENS
+from llama_herd.worker.jobs.lost_messages import SEEN_S, SILENT_S
 from tests.chaos.harness.faults.death import dying, kill_worker, poisoned
 from tests.chaos.harness.fragile_redis import FragileRedis
 from tests.chaos.harness.herd import Herd
@@ -28,8 +29,8 @@ from tests.tool_model import SCRIPT, TOOLS, TURNS, scripted, write_tool_model
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(150)]
 
 #: Longer than the lease of 3 s and two sweeps; the goal is 5 s on a machine that is not busy. Shorter than
-#: after what these workers take a message for lost (`Sabotage.silent_s`).
-RECOVERY_LIMIT_S = 25.0
+#: until a worker takes their messages for lost.
+RECOVERY_LIMIT_S = SILENT_S + SEEN_S - 1
 #: Of workers that bare messages come to, one in so many seconds.
 NUM_KILLS, PAUSE_S = 5, 0.01
 #: Tokens that may not be recorded yet: their text is not known to go out.

@@ -286,7 +286,7 @@ class Checker:
     def leftovers(self) -> list[Violation]:
         """Violations: keys that are not empty though all jobs have ended, read at one moment."""
         unacked = self._ledger.unacked_key
-        sets = [*map(self._ledger.key, ("pending", "delayed", "leases")), f"{unacked}_index"]
+        sets = [*map(self._ledger.key, ("pending", "delayed", "leases", "untold")), f"{unacked}_index"]
         sets += [line.decode() for line in self._redis.keys(self._ledger.key("pending:herd.*"))]
         queues = [queue.decode() for queue in self._redis.keys("herd.*")]
         with self._redis.pipeline(transaction=True) as pipeline:

@@ -5,12 +5,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
+from llama_herd.worker.jobs.lost_messages import SILENT_S
 from tests.chaos.harness.checker import Checker, Evidence
 from tests.chaos.harness.jobs import Jobs
 from tests.chaos.harness.listener import EventListener
 from tests.chaos.harness.patience import wait_until
 from tests.chaos.harness.reference import ReferenceOutputs
-from tests.chaos.harness.sabotage import SILENT_S
 from tests.chaos.harness.text_models import TextModels, undisturbed_vectors
 from tests.chaos.harness.verdict import Verdict, Violation
 

@@ -4,11 +4,9 @@ from typing import Literal, get_args
 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-PREFIX = "SABOTAGE_"
+from llama_herd.worker.jobs.lost_messages import SILENT_S
 
-#: After this long a worker takes a held message for lost: later than others do, lest that hide a job that the
-#: sweep has overlooked.
-SILENT_S = 30.0
+PREFIX = "SABOTAGE_"
 
 Moment = Literal["", "prefill", "before_result", "before_ack", "popped"]
 

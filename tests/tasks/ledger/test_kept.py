@@ -231,7 +231,7 @@ def test_a_job_whose_result_is_owed_counts_for_as_long_as_it_is_kept(herd: Herd)
     run_call(herd.redis, herd.ledger.owe("a", 0, has_sent_links=True))
     let_hours_pass(herd, 3)
     assert counts(herd).kept_bytes == pytest.approx(before, abs=200)
-    run_call(herd.redis, herd.ledger.pay("a"))
+    run_call(herd.redis, herd.ledger.settle("a", is_elsewhere=True))
     let_hours_pass(herd, 3)
     assert counts(herd).kept_bytes == 0
 
@@ -244,7 +244,7 @@ def test_a_debt_lets_a_job_live_longer_and_never_shorter(herd: Herd, keep_s: int
         run_call(herd.redis, herd.ledger.owe("a", 0, has_sent_links=True))
         owed_s = max(keep_s, herd.ledger.dead_ttl_s)
         assert all(owed_s - 5 <= left <= owed_s for left in lives(herd, "a"))
-    run_call(herd.redis, herd.ledger.pay("a"))
+    run_call(herd.redis, herd.ledger.settle("a", is_elsewhere=True))
     assert all(keep_s - 5 <= left <= keep_s for left in lives(herd, "a"))
 
 

@@ -166,10 +166,10 @@ class Walk:
 
     def pay_all(self, _: str) -> None:
         for job in self.run(self.ledger.owed(10, 0)):
-            self.run(self.ledger.pay(job.job_id))
+            self.run(self.ledger.settle(job.job_id, is_elsewhere=True))
 
     def pay(self, job_id: str) -> None:
-        self.run(self.ledger.pay(job_id))
+        self.run(self.ledger.settle(job_id, is_elsewhere=True))
 
     def expire(self, job_id: str) -> None:
         self.expired_bytes += self.kept_bytes(job_id)

@@ -161,7 +161,7 @@ def test_what_is_owed_is_paid_by_a_worker_whose_results_lie_beside_the_jobs(
     owe(herd, finisher, tenancy, "job")
     assert num_owed(herd) == 1
     RESULT_SERVER.is_away = False  # in the process of another worker
-    monkeypatch.setattr("llama_herd.worker.jobs.payer.LEFT_OVER_INTERVAL_S", 0.05)
+    monkeypatch.setattr("llama_herd.worker.jobs.payer.UNHURRIED_INTERVAL_S", 0.05)
     other = new_tenancy(herd.redis, tenancy.ledger, app=app_of_worker(redis_url), redis_url=redis_url)
     payer = Payer(alone(other), finisher)
     payer.start()

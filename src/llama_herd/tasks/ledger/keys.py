@@ -33,7 +33,8 @@ herd:<tenant>:outbox:entries  hash    what each of them tells, and where, as JSO
 herd:<tenant>:outbox:dead     zset    those that were given up, by the time of that
 herd:<tenant>:ended           zset    the jobs that ended last, by the time of that; failed: those that failed
 herd:<tenant>:kept            hash    bytes of ended jobs, in all and by the hour in which they go
-herd:<tenant>:owed            zset    ended jobs of which Celery is still to be told, by when
+herd:<tenant>:owed            zset    ended jobs whose result another Redis did not take, by when to try again
+herd:<tenant>:untold          zset    jobs that no worker had when they ended, by when Celery is to be told
 herd:<tenant>:dead            stream  the dead letters: messages that could not be read
 herd:<tenant>:sweep           hash    when the last sweep was, and where the next one begins
 herd:<tenant>:unacked         hash    messages in workers' hands, as kombu notes them; ..._index: seen when

@@ -60,7 +60,6 @@ _SETTLING = Script("settling")
 _SETTLE = Script("settle")
 _OWE = Script("owe")
 _OWED = Script("owed")
-_PAY = Script("pay")
 _CANCEL = Script("cancel")
 _PURGE = Script("purge")
 
@@ -187,7 +186,7 @@ class Ledger(JobReads):
     def _ending(self, job_id: str) -> dict[str, str | int]:
         """What scripts take that may end a job, but for the line in which it waits."""
         return {
-            **self.keys_named("pending", "delayed", "leases", "waiting", "deadlines"),
+            **self.keys_named("pending", "delayed", "leases", "waiting", "deadlines", "untold"),
             **self.ending_keys,
             "job": self.job_key(job_id),
             "events": self.events_key(job_id),
@@ -241,14 +240,17 @@ class Ledger(JobReads):
         """Ask to be the one who tells Celery how the job ended, for `for_ms`. Asking again prolongs it."""
         return call(_SETTLING, read_settling, job=self.job_key(job_id), caller=by, for_ms=for_ms)
 
-    def settle(self, job_id: str) -> RedisCall[bool]:
-        """Note that Celery has result and links of the job. Answers whether the job was purged meanwhile."""
+    def settle(self, job_id: str, *, is_elsewhere: bool = False) -> RedisCall[bool]:
+        """Note that Celery has result and links of the job: nothing is owed of it from then on.
+
+        is_elsewhere: the result is in another Redis. Answers whether the job was purged meanwhile.
+        """
         return call(
             _SETTLE,
             lambda reply: reply == b"purged",
-            job=self.job_key(job_id),
+            **self._debt(job_id),
             result=self.result_key(job_id),
-            **self.keys_named("kept"),
+            is_elsewhere=int(is_elsewhere),
         )
 
     def result_life_s(self, keep_s: int | None, result: Result) -> int | None:
@@ -273,25 +275,21 @@ class Ledger(JobReads):
         )
 
     def owed(self, most: int, again_ms: int) -> RedisCall[list[OwedJob]]:
-        """The jobs of whose end Celery is to be told now. They are due again in `again_ms`, unless paid."""
+        """The jobs of whose end Celery is to be told now, due again in `again_ms` unless settled by then."""
         start, _, end = self.job_key("\0").partition("\0")
         return call(
             _OWED,
             lambda reply: [OwedJob(text(id), raw) for id, raw in zip(reply[::2], reply[1::2], strict=True)],
-            owed=self.key("owed"),
+            **self.keys_named("owed", "untold"),
             most=most,
             again_ms=again_ms,
             keys_start=start,
             record_end=end,
         )
 
-    def pay(self, job_id: str) -> RedisCall[bool]:
-        """`settle` where results are in another Redis; nothing is owed of the job from then on."""
-        return call(_PAY, lambda reply: reply == b"purged", **self._debt(job_id))
-
     def _debt(self, job_id: str) -> dict[str, str]:
         keys = {"job": self.job_key(job_id), "events": self.events_key(job_id)}
-        return {**keys, **self.keys_named("owed", "kept"), "id": job_id}
+        return {**keys, **self.keys_named("owed", "untold", "kept"), "id": job_id}
 
     def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> RedisCall[Cancellation]:
         """End a job early: at once if no worker runs it, else by telling its owner."""

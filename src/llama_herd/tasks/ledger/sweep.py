@@ -49,7 +49,7 @@ def sweep_tenant(ledger: Ledger) -> RedisCall[Swept]:
         lambda reply: Swept(tuple(map(text, reply[1:])), held=text(reply[0]) == "held"),
         **ledger.keys_named(
             *("pending", "delayed", "leases", "waiting", "sweep", "dead", "served", "deadlines", "paused"),
-            "quarantine",
+            *("quarantine", "untold"),
         ),
         **ledger.ending_keys,
         keys_start=prefix,

@@ -73,7 +73,9 @@ KEY_TYPES = {
     **dict.fromkeys(
         ("{*}:job", "waiting", "sweep", "worker:*", "batch:*", "unacked", "webhook"), KeyType.HASH
     ),
-    **dict.fromkeys(("pending", "pending:*", "delayed", "leases", "quarantine", "owed"), KeyType.SORTED_SET),
+    **dict.fromkeys(
+        ("pending", "pending:*", "delayed", "leases", "quarantine", "owed", "untold"), KeyType.SORTED_SET
+    ),
     **dict.fromkeys(("workers", "batches", "served", "unacked_index"), KeyType.SORTED_SET),
     **dict.fromkeys(("outbox", "outbox:dead", "room:*", "server:*", "ended", "failed"), KeyType.SORTED_SET),
     **dict.fromkeys(PAUSES, KeyType.PAUSES),

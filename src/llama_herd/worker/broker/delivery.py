@@ -159,7 +159,7 @@ class Delivery:
 
 
 class Debt:
-    """An ended job whose message is acknowledged, and of which Celery is still to be told."""
+    """An ended job of which Celery is still to be told, though no worker has its message."""
 
     def __init__(self, app: Celery, job_id: str, envelope: bytes) -> None:
         """`envelope`: the message in the job's record, which has its links; empty: none."""
@@ -184,7 +184,7 @@ class Debt:
             store_failure(self.job_id, error, self._task.backend)
 
     def acknowledge(self) -> None:
-        """Do nothing: the message is acknowledged."""
+        """Do nothing: there is no message here. One that still comes finds the job settled."""
 
 
 def _read_envelope(job_id: str, envelope: bytes) -> tuple[dict[str, Any], dict[str, Any] | None]:

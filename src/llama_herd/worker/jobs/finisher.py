@@ -77,8 +77,7 @@ class Settlement(NamedTuple):
     @property
     def note(self) -> RedisCall[bool]:
         """The call that notes that it is settled; it answers whether the job was purged."""
-        is_owed = any(isinstance(one, Debt) for one in self.deliveries)
-        return self.tenancy.settle(self.job_id, is_owed=is_owed)
+        return self.tenancy.settle(self.job_id)
 
 
 class Begun(NamedTuple):

@@ -1,31 +1,33 @@
-"""Payer: tells Celery of ended jobs when the Redis of its results is there again."""
+"""Payer: tells Celery of ended jobs of which nobody else does."""
 
 import threading
 from contextlib import suppress
 from typing import Any
 
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
-from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.answers import OwedJob
+from llama_herd.tasks.ledger.redis_call import run_calls
 from llama_herd.worker.broker.delivery import Debt
 from llama_herd.worker.broker.result_server import RESULT_SERVER
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 
 INTERVAL_S = 1.0
-#: The same where results lie beside the jobs: what is owed is left from before somebody set that.
-LEFT_OVER_INTERVAL_S = 15.0
-#: Most results that are handed to the finisher at a time: those of jobs that end now come behind them.
+#: The same where results lie beside the jobs: what no worker had when it ended can wait.
+UNHURRIED_INTERVAL_S = 3.0
+#: Most jobs that are handed to the finisher at a time: those that end now come behind them.
 MAX_DEBTS = 256
-#: Another worker takes a debt that was not paid for this long.
+#: Another worker takes a job that was not settled for this long.
 AGAIN_MS = 15_000
 
 
 class Payer(threading.Thread):
-    """Hands what is owed to the finisher, a part each second. Any worker of a tenant may pay.
+    """Hands to the finisher what is due, a part each time. Any worker of a tenant may.
 
-    Also one whose results lie beside the jobs: else what is owed when HERD_RESULT_URL is taken away stays so.
+    These are jobs whose result was not taken by a Redis of its own, which is there again or no longer the one
+    of the results; and jobs that ended while they waited, whose message may be far behind, or gone.
     """
 
     def __init__(self, tenancies: Tenancies, finisher: Finisher) -> None:
@@ -41,19 +43,27 @@ class Payer(threading.Thread):
 
     def run(self) -> None:
         first = self._tenancies.first
-        interval_s = INTERVAL_S if first.settings.keeps_results_elsewhere else LEFT_OVER_INTERVAL_S
+        interval_s = INTERVAL_S if first.settings.keeps_results_elsewhere else UNHURRIED_INTERVAL_S
         while not self._is_stopping.wait(interval_s):
             with suppress(RedisError):  # the publisher logs what it is
                 if RESULT_SERVER.look(_connection(first), first.ledger.results_prefix):
-                    for tenancy in self._tenancies:
-                        self._pay(tenancy)
+                    self._pay()
 
-    def _pay(self, tenancy: Tenancy) -> None:
-        num = MAX_DEBTS - self._finisher.num_waiting
-        for owed in run_call(self._redis, tenancy.ledger.owed(num, AGAIN_MS)) if num > 0 else ():
-            debt = Debt(tenancy.app, owed.job_id, owed.envelope)
-            line = tenancy.author.line(owed.job_id, None, debt.trace_id)
-            self._finisher.settle(tenancy, owed.job_id, [debt], line)
+    def _pay(self) -> None:
+        """Hand on what is due, of each tenant as much as of the others."""
+        each = list(self._tenancies)
+        if (num := MAX_DEBTS - self._finisher.num_waiting) <= 0:
+            return
+        share = max(1, num // len(each))
+        answers = run_calls(self._redis, [one.ledger.owed(share, AGAIN_MS) for one in each])
+        for tenancy, answer in zip(each, answers, strict=True):
+            for owed in () if isinstance(answer, ResponseError) else answer:
+                self._hand_on(tenancy, owed)
+
+    def _hand_on(self, tenancy: Tenancy, owed: OwedJob) -> None:
+        debt = Debt(tenancy.app, owed.job_id, owed.envelope)
+        line = tenancy.author.line(owed.job_id, None, debt.trace_id)
+        self._finisher.settle(tenancy, owed.job_id, [debt], line)
 
 
 def _connection(tenancy: Tenancy) -> Redis:

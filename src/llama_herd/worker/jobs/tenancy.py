@@ -248,12 +248,12 @@ class Tenancy:
             error=failure,
         )
 
-    def settle(self, job_id: str, *, is_owed: bool) -> RedisCall[bool]:
+    def settle(self, job_id: str) -> RedisCall[bool]:
         """The call that notes that Celery knows how a job ended; it answers whether the job was purged."""
-        return self.ledger.pay(job_id) if is_owed or self._may_owe else self.ledger.settle(job_id)
+        return self.ledger.settle(job_id, is_elsewhere=self._has_results_elsewhere)
 
     @cached_property
-    def _may_owe(self) -> bool:
+    def _has_results_elsewhere(self) -> bool:
         return self.settings.keeps_results_elsewhere
 
     def held(self, attempt: Attempt) -> HeldJob:

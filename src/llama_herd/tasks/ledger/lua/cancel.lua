@@ -1,14 +1,14 @@
 -- CANCEL: end a job early. If it has a live owner, that worker is told to end it; else it is ended here.
--- needs: clock, declare, push, end
+-- needs: clock, declare, end
 -- keys: job, events, pending, delayed, leases, waiting, deadlines, webhook, outbox, outbox_entries, outbox_dead,
---       kept, ended, failed
+--       kept, ended, failed, untold
 -- args: id, channel, ttl_s# (life of an ended job), failed_s# (its least, if it failed), reason,
 --       end_state, end_tail (of the final event), notice,
 --       notices_to (what a worker's channel for notices begins with, before its id)
--- also lines: (pending:<list> of the list in which the job waits, and that list itself if the job is delayed)
+-- also lines: (pending:<list> of the list in which the job waits)
 -- kept: for producers
 -- Answers: cancelled (ended here) | asked (the owner will end it; not for the reason `expired`) |
---          finished (it had ended before) | unknown | {declare, those of the last keys that are missing}
+--          finished (it had ended before) | unknown | {declare, the line}
 key.channel, key.ttl_s, key.failed_s = channel, ttl_s, failed_s
 
 local record = redis.call('HMGET', key.job, 'state', 'owner', 'lease', 'queue', 'lane')
@@ -24,12 +24,7 @@ if owner and lease > now_ms() then
   return 'asked'
 end
 local missing = undeclared(line_of(key.pending, record[4], record[5]))
-if redis.call('ZSCORE', key.delayed, id) then
-  missing = undeclared(own_queue(key.job, record[4] .. (record[5] or '')), missing)
-end
 if missing then return missing end
-local was_delayed = write_end(key, id, end_state, end_tail)
+write_end(key, id, end_state, end_tail)
 redis.call('HSET', key.job, 'cancel', reason)
--- A spoilt list holds up no end, hence pcall.
-if was_delayed then pcall(push, key.job, id, now_ms()) end
 return 'cancelled'

@@ -1,7 +1,7 @@
 -- CLAIM: may this worker run the job?
 -- needs: clock, declare, record, lost
 -- keys: job, events, pending, delayed, leases, waiting, deadlines, webhook, outbox, outbox_entries, outbox_dead,
---       kept, ended, failed, quarantine
+--       kept, ended, failed, untold, quarantine
 -- args: id, channel, ttl_s# (life of an ended job), failed_s# (its least, if it failed), owner, worker (its name),
 --       lease_ms#, max_attempts#,
 --       quarantined_s# (life of a quarantined job), cancelled_tail, late_tail, poisoned_tail, lost_tail (of final events)

@@ -1,8 +1,10 @@
 -- Writes the final event of a job that no worker will end, and closes its record.
 -- `tail` is the rest of the event's JSON. The new epoch fences a worker that still believes it owns the job.
 -- XADD comes first: if it fails, nothing has been written.
--- Returns whether the job was delayed: then it has no message by which a worker would come to tell Celery of its end.
+-- Celery is told of it by whoever meets the job's message next; if nobody does soon, by any worker (OWED).
 -- needs: waiting, close
+local MEETS_SOON_MS = 2000
+
 local function write_end(key, id, state, tail)
   local epoch, seq, n, starts, worker, queue, lane, tokens = unpack(
     redis.call('HMGET', key.job, 'epoch', 'seq', 'n', 'starts', 'worker', 'queue', 'lane', 'tokens'))
@@ -15,6 +17,6 @@ local function write_end(key, id, state, tail)
   redis.call('HDEL', key.job, 'owner')
   local was_delayed = stop_waiting(key, id, queue, lane, tokens)
   close(key, key.job, key.events, id, state, event)
+  redis.pcall('ZADD', key.untold, now_ms() + (was_delayed and 0 or MEETS_SOON_MS), id) -- a spoilt key holds up no end
   redis.call('PUBLISH', key.channel, event)
-  return was_delayed
 end

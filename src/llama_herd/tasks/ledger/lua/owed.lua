@@ -1,18 +1,24 @@
--- OWED: jobs of whose end Celery is to be told now, the longest due first. They are due again after a while, unless that is
--- done before.
+-- OWED: jobs of whose end Celery is to be told now: those whose result is owed, the longest due first, then those that no
+-- worker had when they ended. They are due again after a while, unless that is done before.
 -- needs: clock
--- keys: owed
+-- keys: owed, untold
 -- args: most#, again_ms#, keys_start, record_end (of the keys of records)
 -- builds keys: those of the records, so this script needs a single Redis, not a cluster
 -- Answers: for each job its id and its message, or '' if there is no record
 local now, answer = now_ms(), {}
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', key.owed, '-inf', now, 'LIMIT', 0, most)) do
-  local state, envelope = unpack(redis.pcall('HMGET', keys_start .. id .. record_end, 'state', 'envelope'))
-  if state == 'queued' or state == 'running' then
-    redis.call('ZREM', key.owed, id) -- another job has the id by now
-  else
-    redis.call('ZADD', key.owed, now + again_ms, id)
-    answer[#answer + 1], answer[#answer + 2] = id, envelope or ''
+
+local function look(list)
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', list, '-inf', now, 'LIMIT', 0, most - #answer / 2)) do
+    local state, envelope = unpack(redis.pcall('HMGET', keys_start .. id .. record_end, 'state', 'envelope'))
+    if state == 'queued' or state == 'running' then
+      redis.call('ZREM', list, id) -- another job has the id by now
+    else
+      redis.call('ZADD', list, now + again_ms, id)
+      answer[#answer + 1], answer[#answer + 2] = id, envelope or ''
+    end
   end
 end
+
+look(key.owed)
+look(key.untold)
 return answer

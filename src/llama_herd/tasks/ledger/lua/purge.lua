@@ -1,7 +1,7 @@
 -- PURGE: delete a job's prompt and output. A waiting job is cancelled first; a running one is left alone.
 -- needs: clock, declare, end
 -- keys: job, events, pending, delayed, leases, waiting, deadlines, webhook, outbox, outbox_entries, outbox_dead,
---       kept, ended, failed, quarantine, owed, result (Celery's)
+--       kept, ended, failed, untold, quarantine, owed, result (Celery's)
 -- args: id, channel, ttl_s# (life of an ended job), failed_s# (its least, if it failed), end_tail (of the
 --       final event), marks (1: leave a mark of an unknown id, too)
 -- also lines: (pending:<list> of the list in which the job waits)
@@ -28,6 +28,7 @@ forget_kept(key)
 if not state and marks ~= '1' then return 'unknown' end
 redis.call('DEL', key.job, key.events, key.result)
 redis.call('ZREM', key.quarantine, id)
+redis.call('ZREM', key.untold, id)
 unlist_ended(key, id)
 redis.call('HSET', key.job, 'state', 'purged')
 if ended_ms and is_listed(id) then redis.call('HSET', key.job, 'ended_ms', ended_ms) end

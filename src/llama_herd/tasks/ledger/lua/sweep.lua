@@ -4,7 +4,7 @@
 -- keys: pending, delayed, leases, waiting, sweep (last: time of the last sweep, hold: do nothing before,
 --       gaps: how many sweeps in a row came late, offset: where among the waiting jobs to look next, awake: since when
 --       some worker sweeps), dead (the letters), served, deadlines, webhook, outbox, outbox_entries, outbox_dead,
---       kept, ended, failed, paused, quarantine
+--       kept, ended, failed, untold, paused, quarantine
 -- args: keys_start (of a job's keys), record_end, events_end (of the keys of record and events), channels (their prefix),
 --       between_ms# (shortest time between sweeps), gap_ms# (a longer time than this is a gap), lease_ms#, patience_ms#,
 --       max_pushes# (of overtaken messages), max_looks# (at waiting jobs), max_taken# (back, of dead workers),
@@ -117,8 +117,7 @@ local function end_early(id, deadline_ms, cancel, queue, due_ms)
   local is_left = not (is_late or cancel) and is_unserved(queue, due_ms)
   if not (is_late or cancel or is_left) then return false end
   local tail = is_late and late_tail or is_left and unserved_tail or cancelled_tail
-  local was_delayed = write_end(keys_of(id), id, (is_late or is_left) and 'failed' or 'cancelled', tail)
-  if was_delayed then push(job_key(id), id, now) end
+  write_end(keys_of(id), id, (is_late or is_left) and 'failed' or 'cancelled', tail)
   return true
 end
 
