@@ -52,7 +52,7 @@ def test_of_a_job_that_is_cancelled_while_it_waits(client: Client, app: Celery, 
         AsyncResult(job, app=app).get(timeout=PATIENCE_S)
     with Redis.from_url(server.url) as redis:
         wait_until(lambda: redis.hget(Ledger().job_key(job), "settled") == b"1", "it is settled", PATIENCE_S)
-        assert not redis.exists("herd:default:untold")
+        assert redis.zscore("herd:default:untold", job) is None
 
 
 def test_of_a_job_that_runs_out_of_time_while_it_waits(
@@ -68,5 +68,13 @@ def test_of_a_job_that_runs_out_of_time_while_it_waits(
 def test_of_a_job_that_is_cancelled_before_it_is_due(client: Client, app: Celery) -> None:
     job = client.submit(prompt="a tale", not_before=now_ms() + 3_600_000)
     client.cancel(job)
+    with pytest.raises(TaskRevokedError):
+        AsyncResult(job, app=app).get(timeout=PATIENCE_S)
+
+
+@pytest.mark.usefixtures("worker_of_m")
+def test_of_a_job_that_is_revoked_before_it_is_due(client: Client, app: Celery) -> None:
+    job = client.submit(prompt="a tale", not_before=now_ms() + 3_600_000)
+    AsyncResult(job, app=app).revoke()
     with pytest.raises(TaskRevokedError):
         AsyncResult(job, app=app).get(timeout=PATIENCE_S)

@@ -158,9 +158,3 @@ def store_failure(job_id: str, error: GenerationError, backend: Backend) -> None
     """Store an error in place of a result that could not be stored, unless Celery already has a result."""
     if backend.get_task_meta(job_id, cache=False)["status"] not in READY_STATES:
         backend.store_result(job_id, error, FAILURE)
-
-
-def store_revoked(job_id: str, backend: Backend) -> None:
-    """Store REVOKED for a job without a message, unless Celery already knows how it ended."""
-    if backend.get_task_meta(job_id, cache=False)["status"] not in READY_STATES:
-        backend.mark_as_revoked(job_id, "cancelled")

@@ -74,42 +74,6 @@ def ended(herd: Herd, job_id: str, finish_reason: FinishReason) -> None:
     assert herd.kinds("one", started(job_id), last) == ["ok", "ok"]
 
 
-@pytest.mark.parametrize(
-    ("finish_reason", "state"), [("length", "PENDING"), ("deadline", "PENDING"), ("cancelled", "REVOKED")]
-)
-def test_of_a_job_without_a_message_celery_is_told_only_that_it_was_revoked(
-    herd: Herd,
-    finisher: Finisher,
-    backend: RedisBackend,
-    finish_reason: FinishReason,
-    state: str,
-    tenancy: Tenancy,
-) -> None:
-    ended(herd, "late", finish_reason)
-    finisher.settle(tenancy, "late", [])
-    finisher.stop()
-    assert backend.get_state("late") == state
-
-
-def test_a_state_that_celery_has_is_left_alone(
-    herd: Herd, finisher: Finisher, backend: RedisBackend, tenancy: Tenancy
-) -> None:
-    ended(herd, "late", "cancelled")
-    backend.store_result("late", "said", "SUCCESS")
-    finisher.settle(tenancy, "late", [])
-    finisher.stop()
-    assert backend.get_state("late") == "SUCCESS"
-
-
-def test_a_result_that_celery_was_not_to_keep_is_not_kept(
-    herd: Herd, finisher: Finisher, backend: RedisBackend, tenancy: Tenancy
-) -> None:
-    ended(herd, "late", "length")
-    finisher.settle(tenancy, "late", [])
-    finisher.stop()
-    assert not herd.redis.exists(herd.ledger.result_key("late"))
-
-
 class Told(Delivery):
     """Keeps what it was told, in order."""
 

@@ -29,18 +29,24 @@ LATER_MS = 4_102_444_800_000
 
 
 class Post:
-    """A revoker of one tenant, and what it has told."""
+    """A revoker of one tenant, and whether it has had somebody look at what is to be told."""
 
     def __init__(self, redis: Redis, tenant: str = "default", max_ids: int = 10) -> None:
-        self.cancelled: list[str] = []
+        self.redis = redis
+        self.is_told = False
         self.ledger = Ledger(tenant)
         self.tenancy = new_tenancy(redis, self.ledger, max_ids=max_ids, max_message_bytes=MAX_BYTES)
         self.remembered = self.tenancy.revoked
-        self.revoker = Revoker(
-            "w@test",
-            alone(self.tenancy),
-            on_cancelled=lambda tenancy, job_id: self.cancelled.append(job_id),
-        )
+        self.revoker = Revoker("w@test", alone(self.tenancy), on_end=self.note_end)
+
+    def note_end(self) -> None:
+        self.is_told = True
+
+    @property
+    def cancelled(self) -> list[str]:
+        """The jobs of whose end Celery is to be told at once."""
+        due = run_call(self.redis, self.ledger.owed(10, 0))
+        return [one.job_id for one in due if self.is_told]
 
     @property
     def channel(self) -> str:

@@ -19,7 +19,6 @@ from structlog.contextvars import bound_contextvars
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.connection.temporary_errors import redis_message
-from llama_herd.tasks.generate import store_revoked
 from llama_herd.tasks.ledger.answers import Busy, Settled, Settling, StreamPart
 from llama_herd.tasks.ledger.redis_call import RedisCall, raise_if_error, run_call, run_calls
 from llama_herd.tasks.protocol.events import Event, Timings
@@ -57,8 +56,7 @@ OWED_MS = 2000
 class Settlement(NamedTuple):
     """A job that has its final event, and the messages to settle with its result, or what is owed.
 
-    No messages: a revoke has ended a job that no worker had. `line`: what each line of the log says of the
-    job. `error`: why it can have no final event.
+    `line`: what each line of the log says of the job. `error`: why it can have no final event.
     """
 
     tenancy: Tenancy
@@ -222,13 +220,10 @@ class Finisher:
                 self._owe(settlement, away)
         return None
 
-    def _begin(self, lot: Rows[Settlement]) -> list[Begun | Exception | None]:
-        """Ask which jobs may be settled here, and read their events if they are few, in one round trip.
-
-        None: of a job without a message nobody is asked.
-        """
+    def _begin(self, lot: Rows[Settlement]) -> list[Begun | Exception]:
+        """Ask which jobs may be settled here, and read their events if they are few, in one round trip."""
         begun: dict[str, Begun | Exception] = {one.token: one.error for one in lot if one.error is not None}
-        asking = [one for one in lot if one.deliveries and one.error is None]
+        asking = [one for one in lot if one.error is None]
         calls: list[RedisCall[Any]] = [
             call for one in asking for call in (one.ask, one.tenancy.reader.part(one.job_id))
         ]
@@ -237,7 +232,7 @@ class Finisher:
             begun[one.token] = turn if isinstance(turn, ResponseError) else Begun(turn, first)
             if isinstance(turn, Settling):
                 self._settling[one.token] = one
-        return [begun.get(one.token) for one in lot]
+        return [begun[one.token] for one in lot]
 
     def _owe(self, settlement: Settlement, away: ResultsAway) -> None:
         """Note in the ledger that Celery is still to be told: from then on the message is not needed."""
@@ -254,15 +249,12 @@ class Finisher:
         log.info("job's result is owed")
         _acknowledge(deliveries)
 
-    def _finish(self, settlement: Settlement, begun: Begun | Exception | None) -> bool:
+    def _finish(self, settlement: Settlement, begun: Begun | Exception) -> bool:
         """Run Celery's tracer with the job's outcome. False: it is not, or need not be, noted as settled."""
         tenancy, job_id, deliveries, *_ = settlement
         match begun:
             case Exception():
                 raise begun
-            case None:
-                self._insist(self._tell_revoked, tenancy, job_id)
-                return False
             case Begun(Settled()):
                 if isinstance(deliveries[0], Debt):
                     self._insist(self._delete_if_purged, tenancy, job_id)
@@ -303,12 +295,6 @@ class Finisher:
     def _insist(self, act: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Retry until Redis accepts it. Raises Stopped, and any error that will not pass by itself."""
         return insist(lambda: act(*args, **options), "a result", pause=self._is_stopping.wait)
-
-    def _tell_revoked(self, tenancy: Tenancy, job_id: str) -> None:
-        """Tell Celery of a job that was revoked, though its message may never come."""
-        if _outcome(list(tenancy.reader.events(job_id))).finish_reason == "cancelled":
-            store_revoked(job_id, tenancy.app.backend)
-        self._delete_if_purged(tenancy, job_id)
 
     def _delete_if_purged(self, tenancy: Tenancy, job_id: str) -> None:
         if run_call(self._redis, tenancy.ledger.is_purged(job_id)):

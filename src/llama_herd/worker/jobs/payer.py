@@ -35,16 +35,26 @@ class Payer(threading.Thread):
         self._redis = tenancies.redis
         self._tenancies = tenancies
         self._finisher = finisher
-        self._is_stopping = threading.Event()
+        self._is_stopping = False
+        self._is_asked = threading.Event()
 
     def stop(self) -> None:
         """Ask the thread to stop; returns at once."""
-        self._is_stopping.set()
+        self._is_stopping = True
+        self._is_asked.set()
+
+    def look_soon(self) -> None:
+        """Look at once what is due; any thread may ask."""
+        self._is_asked.set()
 
     def run(self) -> None:
         first = self._tenancies.first
         interval_s = INTERVAL_S if first.settings.keeps_results_elsewhere else UNHURRIED_INTERVAL_S
-        while not self._is_stopping.wait(interval_s):
+        while not self._is_stopping:
+            self._is_asked.wait(interval_s)
+            self._is_asked.clear()
+            if self._is_stopping:
+                return
             with suppress(RedisError):  # the publisher logs what it is
                 if RESULT_SERVER.look(_connection(first), first.ledger.results_prefix):
                     self._pay()

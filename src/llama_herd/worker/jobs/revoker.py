@@ -115,14 +115,14 @@ class Revoker(threading.Thread):
         self,
         worker: str,
         tenancies: Tenancies,
-        on_cancelled: Callable[[Tenancy, str], None],
+        on_end: Callable[[], None],
     ) -> None:
-        """`on_cancelled(tenancy, job_id)`: no worker ran the job, so perhaps nobody else tells Celery."""
+        """`on_end` is called when jobs have ended: if no worker had them, Celery is still to be told."""
         super().__init__(name="revoker", daemon=True)
         self._redis = tenancies.redis
         self._worker = worker
         self._by_channel = {self.channel_of(one): one for one in tenancies}
-        self._on_cancelled = on_cancelled
+        self._on_end = on_end
         self._is_stopping = threading.Event()
 
     def channel_of(self, tenancy: Tenancy) -> str:
@@ -189,27 +189,18 @@ class Revoker(threading.Thread):
         for job_id, answer in zip(job_ids, self._cancelled(job_ids, tenancy.ledger), strict=True):
             if answer is not Cancellation.UNKNOWN:
                 tenancy.revoked.drop(job_id)
-            if answer is Cancellation.CANCELLED:
-                self._on_cancelled(tenancy, job_id)
+        self._on_end()
 
     def _cancelled(self, job_ids: Rows[str], ledger: Ledger) -> Rows[Cancellation | ResponseError]:
-        """The answers of the ledger, as soon as Redis gives them; none once the worker stops.
-
-        A job that had ended when it was asked again counts as cancelled: the first time may have done it.
-        """
+        """The answers of the ledger, as soon as Redis gives them; none once the worker stops."""
         calls = [ledger.cancel(job_id, "revoked") for job_id in job_ids]
-        num_asked = 0
 
         def cancel() -> list[Cancellation | ResponseError]:
-            nonlocal num_asked
-            num_asked += 1
             return lasting(run_calls(self._redis, calls))
 
         if not self._is_stopping.is_set():
             with suppress(Stopped):
-                answers = insist(cancel, "a revoke", judge=_judge, pause=self._is_stopping.wait)
-                may_be_ours = Cancellation.FINISHED if num_asked > 1 else Cancellation.CANCELLED
-                return [Cancellation.CANCELLED if one is may_be_ours else one for one in answers]
+                return insist(cancel, "a revoke", judge=_judge, pause=self._is_stopping.wait)
         return [Cancellation.UNKNOWN] * len(job_ids)
 
 

@@ -92,9 +92,7 @@ class Service:
         preparer = Preparer(tenancies, model.maker, publisher, gate, engine)
         self._intake = Intake(tenancies, publisher=publisher, preparer=preparer, finisher=finisher)
         # Beside it: parts that look at the jobs in hand, and at the ledger.
-        self._revoker = Revoker(
-            worker, tenancies, lambda tenancy, job_id: finisher.settle(tenancy, job_id, [])
-        )
+        self._revoker = Revoker(worker, tenancies, self._payer.look_soon)
         self._overflow = Overflow(
             tenancies,
             gate,

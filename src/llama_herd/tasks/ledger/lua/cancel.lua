@@ -27,4 +27,6 @@ local missing = undeclared(line_of(key.pending, record[4], record[5]))
 if missing then return missing end
 write_end(key, id, end_state, end_tail)
 redis.call('HSET', key.job, 'cancel', reason)
+-- The worker that has heard a revoke tells Celery at once.
+if reason == 'revoked' then redis.pcall('ZADD', key.untold, now_ms(), id) end
 return 'cancelled'
