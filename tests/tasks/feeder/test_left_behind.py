@@ -13,11 +13,12 @@ from llama_herd.tasks.batch.batch_run import BatchLeft
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.feeder import batch_execution
-from llama_herd.tasks.feeder.answer_parts import AnswerParts
+from llama_herd.tasks.feeder.answer_parts import AnswerParts, PartKind
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.batch_records import BatchRecords
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.stored_files import NewFile
 from llama_herd.tasks.storage.folder import Folder
 from tests.batch_api import BatchApi, rows
 from tests.chaos.harness.patience import wait_until
@@ -72,6 +73,34 @@ def test_what_ended_while_no_feeder_was_there_is_answered(
     assert names(done + undone) == names(rows(100))
     assert codes(undone) == {"batch_cancelled"}
     assert all(redis.hgetall(key).keys() == {b"state"} for key in redis.keys("herd:default:{batch-*"))
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_cancel_that_was_accepted_is_the_end_however_late_it_came(
+    gateway: GatewayThread, redis_url: str, monkeypatch: pytest.MonkeyPatch, *, dies: bool
+) -> None:
+    write, write_file, api = AnswerParts.write, AnswerParts.write_file, api_of(gateway)
+    asked: list[str] = []
+    deaths = Counter[bool]()
+
+    def write_and_cancel(parts: AnswerParts, items: Sequence[BatchItem]) -> None:
+        write(parts, items)
+        if items and parts.done.num_answered == 5:
+            asked.append(api.cancel(parts.record.id).json["status"])
+
+    def die_once(parts: AnswerParts, kind: PartKind) -> NewFile:
+        deaths[dies] += 1
+        if dies and deaths[dies] == 1:
+            raise BatchLeft
+        return write_file(parts, kind)
+
+    monkeypatch.setattr(AnswerParts, "write", write_and_cancel)
+    monkeypatch.setattr(AnswerParts, "write_file", die_once)
+    with StandIn(redis_url):
+        batch = api.end_of(api.begin(rows(5)))
+    assert (asked, batch["status"]) == (["cancelling"], "cancelled")
+    assert batch["request_counts"] == {"total": 5, "completed": 5, "failed": 0}
+    assert names(api.content(batch["output_file_id"])) == names(rows(5))
 
 
 def test_a_batch_whose_time_was_over_before_its_turn_has_a_line_for_each_row(

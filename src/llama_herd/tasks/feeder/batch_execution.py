@@ -226,6 +226,8 @@ class BatchExecution:
     def _finish(self, parts: AnswerParts, outcome: BatchOutcome) -> None:
         """Give every row its line, make the files of the lines, and end the batch."""
         self.lease.renew("finalizing", outcome=outcome)
+        if self.lease.state == "cancelling":  # a client was told so, before there was an outcome
+            outcome = "cancelled"
         if outcome != "completed":
             self._write_undone(parts, _UNDONE_FAILURES[outcome])
         files = {kind: parts.write_file(kind) for kind in PART_KINDS if parts.num_lines(kind)}
