@@ -95,3 +95,14 @@ def test_a_delay_is_a_delay(through: Redis, impatient: Redis, proxy: FaultProxy)
     proxy.delay_s = 1
     with pytest.raises(TimeoutError):
         impatient.ping()
+
+
+def test_a_slow_line_takes_its_time_for_what_is_long(
+    through: Redis, impatient: Redis, redis: Redis, proxy: FaultProxy
+) -> None:
+    proxy.bytes_per_s = 100_000
+    with pytest.raises(TimeoutError):
+        impatient.set("long", b"x" * 100_000)
+    assert impatient.ping()
+    assert through.set("long", b"y" * 100_000)
+    assert redis.get("long") == b"y" * 100_000

@@ -16,6 +16,8 @@ from types import TracebackType
 from typing import Self
 
 CHUNK_BYTES = 65_536
+#: What a slow line carries at once.
+PIECE_BYTES = 4096
 
 
 class FaultProxy:
@@ -34,6 +36,8 @@ class FaultProxy:
         self.port = 0
         self.delay_s = 0.0
         self.is_bytewise = False
+        #: How much each direction of a connection carries in a second; 0: any.
+        self.bytes_per_s = 0
         #: Number of replies to cut off from now on, each with its connection; the server has acted by then.
         self.num_cuts = 0
         #: The call that was lost as `lose` says, or whose reply was; empty: none yet.
@@ -150,8 +154,9 @@ class FaultProxy:
                 await self._write(writer, data)
 
     async def _write(self, writer: asyncio.StreamWriter, data: bytes) -> None:
-        pieces = [data[i : i + 1] for i in range(len(data))] if self.is_bytewise else [data]
-        for piece in pieces:
+        size = 1 if self.is_bytewise else PIECE_BYTES if self.bytes_per_s else CHUNK_BYTES
+        for begin in range(0, len(data), size):
+            piece = data[begin : begin + size]
+            await asyncio.sleep(len(piece) / self.bytes_per_s if self.bytes_per_s else 0)
             writer.write(piece)
             await writer.drain()
-            await asyncio.sleep(0)

@@ -11,6 +11,7 @@ from redis import Redis
 from structlog.testing import capture_logs
 
 from llama_herd.error_code import ErrorCode
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.ledger.answers import Adopt, Yours
 from llama_herd.tasks.ledger.held_jobs import TenantEntry, emit
@@ -20,8 +21,11 @@ from llama_herd.tasks.protocol.events import Started, Token
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.sampling import SamplingParams
+from llama_herd.worker import process
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.interface import SampledToken, StepOutput
+from llama_herd.worker.health import WorkerHealth
+from llama_herd.worker.jobs import service as service_module
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
 from llama_herd.worker.jobs.intake import LostJob
@@ -30,7 +34,9 @@ from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from llama_herd.worker.settings import WorkerSettings
+from llama_herd.worker.startup import start_service
 from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.proxy import FaultProxy
 from tests.redis_errors import num_errors
 from tests.worker.jobs.sent_message import SentMessage
 from tests.worker.jobs.short_job import JOB, end_of, the_end
@@ -311,6 +317,33 @@ def test_a_message_whose_record_redis_cannot_take_ends_alone(
         assert end.error.code == "invalid_job"
         assert "it breaks the connection" in end.error.message or "bulk length" in end.error.message
         assert len(end.error.message) < 300
+
+
+@pytest.fixture
+def line(redis_server: EmbeddedRedis) -> Iterator[FaultProxy]:
+    with FaultProxy(redis_server.port) as proxy:
+        yield proxy
+
+
+def test_a_long_message_is_claimed_over_a_line_that_takes_longer_than_a_call_may(
+    redis: Redis, tiny_settings: WorkerSettings, line: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no other job waits for it from then on."""
+    monkeypatch.setattr(process, "device", lambda: "cpu")
+    monkeypatch.setattr(service_module, "REDIS_TIMEOUT_S", 0.4)
+    service = start_service(
+        tiny_settings.model_copy(update={"redis_url": line.url}), "slow@test", WorkerHealth()
+    )
+    line.bytes_per_s = 150_000
+    try:
+        body = json.dumps([[], {"prompt": "a tale " * 20_000}, {}])
+        message = SentMessage("long", body.encode())
+        message._args[2]["properties"]["delivery_tag"] = "of another client"
+        service.take(message)
+        wait_until(lambda: message.num_done, "the long one is done with")
+        assert the_end(redis, "long").finish_reason == "error"  # it is longer than the model's context
+    finally:
+        service.drain(0.0, lambda: None)
 
 
 LONG = GenerationJob(prompt="a long tale", sampling=SamplingParams(max_tokens=200, ignore_eos=True))
