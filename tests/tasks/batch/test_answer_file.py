@@ -1,5 +1,6 @@
 """The output's files: whole lines only, what they say is done, and which run they belong to."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -110,6 +111,24 @@ def test_a_run_is_known_again_by_input_and_options(plan: BatchPlan) -> None:
         RunFile.open(plan)
     plan.output.unlink()
     assert RunFile.open(plan).run_id != run.run_id
+
+
+def test_the_same_rows_in_another_order_are_another_input(plan: BatchPlan) -> None:
+    Path(plan.input_name).write_text('{"prompt": "fox"}\n{"prompt": "hen"}\n')
+    run = RunFile.open(plan)
+    plan.output.write_bytes(answer(1, run.run_id))
+    Path(plan.input_name).write_text('{"prompt": "hen"}\n{"prompt": "fox"}\n')
+    with pytest.raises(BadInput, match=r"begun with another content of in\.jsonl, of the same size"):
+        RunFile.open(plan)
+
+
+def test_a_run_that_an_older_version_began_goes_on(plan: BatchPlan) -> None:
+    run = RunFile.open(plan)
+    plan.output.write_bytes(answer(1, run.run_id))
+    known = json.loads(plan.run_file.read_text())
+    del known["input_sha256"]
+    plan.run_file.write_text(json.dumps(known))
+    assert RunFile.open(plan).run_id == run.run_id
 
 
 @pytest.mark.parametrize("run", ["", "{}", "nonsense"])

@@ -1,5 +1,6 @@
 """The plan of a run, and its files: its input, its answers, and its errors."""
 
+import hashlib
 import json
 import os
 import secrets
@@ -83,12 +84,16 @@ class BatchPlan:
 
 @dataclass(frozen=True)
 class RunFile:
-    """A run's id, what it reads, and the options that change its results."""
+    """A run's id, what it reads, and the options that change its results.
+
+    input_sha256: of its content; None for standard input, and in runs that older versions began.
+    """
 
     run_id: str
     input_name: str
     input_bytes: int | None
     options: Mapping[str, Any]
+    input_sha256: str | None = None
 
     @classmethod
     def open(cls, plan: BatchPlan) -> Self:
@@ -103,6 +108,7 @@ class RunFile:
             input_name=STDIN if is_stdin else Path(plan.input_name).name,
             input_bytes=None if is_stdin else os.stat(plan.input_name).st_size,
             options={**asdict(plan.options), **asdict(plan.reading), "in_order": plan.in_order, **prompts},
+            input_sha256=None if is_stdin else _sha256(plan.input_name),
         )
         try:
             known = cls._read(plan)
@@ -138,6 +144,11 @@ class RunFile:
                     f"{output} was begun with another {name}: {mine}, and now it is {other}. "
                     "Fix: give the same input, or choose another -o"
                 )
+        if self.input_sha256 not in (None, asked.input_sha256):
+            raise BadInput(
+                f"{output} was begun with another content of {self.input_name}, of the same size. "
+                "Fix: give the same input, or choose another -o"
+            )
         names = self.options.keys() | asked.options.keys()
         changed = sorted(name for name in names if self.options.get(name) != asked.options.get(name))
         if changed:
@@ -159,6 +170,15 @@ class RunFile:
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
             raise BadInput(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _sha256(name: str) -> str:
+    """Of a file's content: rows are known by their lines, and rows in another order have the same size."""
+    try:
+        with open(name, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise BadInput(f"{name} cannot be read: {error.strerror}") from None
 
 
 def table_layout(plan: BatchPlan, source: Source) -> TableLayout | None:
