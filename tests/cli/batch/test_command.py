@@ -276,6 +276,39 @@ def test_a_redis_that_goes_and_comes_is_said_once_and_nothing_is_lost(tmp_path: 
     assert sorted(command.names()) == sorted(f"c{n}" for n in range(60))
 
 
+def test_a_full_redis_is_said_once(command: BatchCommand, worker: StandIn, redis: Redis) -> None:
+    command.write(rows(60))
+    worker.hold()
+    with command.start("--window", "20") as process, Client(command.url) as client:
+        wait_until(lambda: client.status().pending == 20, "window full")
+        process.send_signal(signal.SIGSTOP)
+        client.cancel(f"batch-{command.run_id}-1")  # which makes room for one more
+        redis.config_set("maxmemory", 1)
+        process.send_signal(signal.SIGCONT)
+        try:
+            assert any(
+                "Redis is full and accepts no jobs" in line for line in iter(process.stdout.readline, "")
+            )
+        finally:
+            redis.config_set("maxmemory", 0)
+        worker.go_on()
+        output, _ = process.communicate(timeout=50)
+    assert process.returncode == 1, output
+    assert "Redis is full" not in output
+    assert sorted(command.names()) == sorted(f"c{n}" for n in range(1, 60))
+
+
+def test_what_ended_jobs_keep_is_said_where_it_leaves_no_room(
+    command: BatchCommand, worker: StandIn, redis: Redis
+) -> None:
+    command.write(rows(3))
+    redis.hset("herd:default:kept", mapping={"limit": 1, "bytes": 2})
+    with command.start() as process:
+        assert any("Fix: herd purge --all-ended" in line for line in iter(process.stdout.readline, ""))
+        redis.delete("herd:default:kept")
+        assert process.wait(30) == 0
+
+
 def test_the_command_imports_no_torch() -> None:
     code = "import sys, llama_herd.cli.batch.runner; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -180,6 +180,22 @@ def test_an_outage_costs_no_row_and_ends_no_run(redis_url: str, monkeypatch: pyt
 
 
 @pytest.mark.redis
+def test_workers_that_a_full_redis_silences_are_not_said_to_be_missing(redis_url: str) -> None:
+    named: list[str] = []
+
+    def look(run: BatchRun) -> None:
+        if run.window.without_worker:
+            named.append(run.status("running").unserved)
+            run.window.refusal = "Redis is full"
+            named.append(run.status("running").unserved)
+            raise BatchLeft
+
+    with Client(redis_url) as client:
+        Memory(client, []).start(look)
+    assert named == ["tales", ""]
+
+
+@pytest.mark.redis
 def test_who_asks_a_batch_to_end_is_heard_by_its_owner(redis_url: str) -> None:
     def end_when_asked(run: BatchRun) -> None:
         if run.is_asked_to_end:

@@ -84,6 +84,7 @@ class BatchRunner:
     _interruption: Interruption = field(default_factory=Interruption)
     _num_heeded: int = 0
     _is_away: bool = False
+    _has_told_refusal: bool = False
     _named: set[str] = field(default_factory=set)
     _is_ended_elsewhere: bool = False
     _is_cancelled: bool = False
@@ -123,6 +124,7 @@ class BatchRunner:
         if self.own is not None:
             self.own.check()
         self._tell_outage(run.outage)
+        self._tell_refusal(run.window.refusal)
         if self._interruption.num_signals > self._num_heeded:
             self._num_heeded = self._interruption.num_signals
             self._heed_signal()
@@ -148,13 +150,19 @@ class BatchRunner:
             self.screen.say("Redis is back")
         self._is_away = outage is not None
 
+    def _tell_refusal(self, refusal: str) -> None:
+        """Say once why rows wait though Redis is there."""
+        if refusal and not self._has_told_refusal:
+            self.screen.say(f"{refusal}. Retrying; nothing is lost")
+            self._has_told_refusal = True
+
     def write(self, items: Sequence[BatchItem]) -> None:
         """Raises CannotWrite."""
         self.files.write(items)
 
     def show(self, status: BatchStatus) -> None:
         self.screen.show(status)
-        if self.own is None and status.is_running:
+        if self.own is None and status.is_running and not self._run.window.refusal:
             self._name_unserved()
 
     def _name_unserved(self) -> None:

@@ -172,6 +172,8 @@ class BatchRun:
 
     def status(self, state: str) -> BatchStatus:
         """The batch's status now."""
-        unserved = ", ".join(sorted(self.window.without_worker)[:MAX_NAMED])
+        # While Redis refuses jobs it may refuse the reports of workers, too.
+        models = () if self.window.refusal else self.window.without_worker
+        unserved = ", ".join(sorted(models)[:MAX_NAMED])
         found = self.progress.status(state, self.window.num_under_way)
         return found.model_copy(update={"unserved": unserved})

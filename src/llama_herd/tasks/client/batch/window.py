@@ -14,7 +14,7 @@ from itertools import chain
 from redis.exceptions import ResponseError
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.errors import RecordUnreadable
+from llama_herd.errors import KeptFull, RecordUnreadable
 from llama_herd.tasks.client.arguments import checked_count
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchJob, BatchRow
 from llama_herd.tasks.client.batch.joined_rows import items_of, rows_of
@@ -25,6 +25,7 @@ from llama_herd.tasks.client.job_cancel import cancel_each
 from llama_herd.tasks.client.lots import PreparedJob, cut_into_lots, submit_lot
 from llama_herd.tasks.client.pausing import paused_queues
 from llama_herd.tasks.client.submission import NewJob, checked_run_id, queue_full_error
+from llama_herd.tasks.connection.complaint import redis_complaint
 from llama_herd.tasks.ledger.answers import Cancellation, Submission, Submitted
 from llama_herd.tasks.ledger.redis_call import each, raise_if_error, together
 from llama_herd.tasks.protocol.close_names import close_models, did_you_mean
@@ -121,6 +122,8 @@ class BatchWindow:
         self._follows_workers = size is None
         self._count_at_s = 0.0
         self._submit_at_s = 0.0
+        #: Why Redis refused some of the jobs that were last sent; empty: it did not, or a queue was full.
+        self.refusal = ""
         #: The models of all jobs so far.
         self.models: set[str] = set()
         self._live: frozenset[str] | None = None
@@ -303,6 +306,7 @@ class BatchWindow:
     async def _submit(self, now_s: float) -> None:
         lot = next(cut_into_lots(map(self._prepared, self._waiting)))
         answers = await submit_lot(self._core.ledger, lot)
+        self.refusal = ""
         for post, answer in zip(lot, answers, strict=True):
             self._note_submission(self._waiting.popleft(), post.named, answer, now_s)
         refusals = [answer for answer in answers if isinstance(answer, ResponseError)]
@@ -310,6 +314,7 @@ class BatchWindow:
             raise refusals[0]
         if refusals:
             # Redis may be full: jobs under way make room when they end.
+            self.refusal = f"Redis {redis_complaint(refusals[0])}"
             self._submit_at_s = now_s + REFUSED_S
 
     def _note_submission(
@@ -322,7 +327,8 @@ class BatchWindow:
         if kind is Submission.CONFLICT:
             # The job of this id was purged, or is a different one: the row gets its next id.
             one.number += 1
-        elif kind is Submission.KEPT_FULL:
+        elif isinstance(answer, Submitted) and kind is Submission.KEPT_FULL:
+            self.refusal = str(KeptFull(*answer.kept))
             self._submit_at_s = now_s + REFUSED_S
         elif isinstance(answer, Submitted):
             self._submit_at_s = now_s + queue_full_error(self._core.ledger, named, answer).retry_after_s
