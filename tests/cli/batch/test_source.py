@@ -141,6 +141,13 @@ def test_a_file_that_cannot_be_looked_at_is_named() -> None:
         open_source(name, InputOptions())
 
 
+def test_what_is_there_but_no_file_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    for path in (tmp_path, tmp_path / "pipe.jsonl", Path(os.devnull)):
+        with pytest.raises(BadInput, match=r"is not a plain file.* Fix: save it in one, or pipe JSON lines"):
+            rows(path)
+
+
 @pytest.mark.parametrize("name", ["in.xlsx", "in", "in.gz", "in.jsonl.bz2"])
 def test_a_suffix_that_names_no_format_is_refused_with_those_that_do(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(TEXT)

@@ -129,7 +129,12 @@ def open_source(name: str, options: InputOptions) -> Source:
     """The rows of a file, whose suffix tells its format; - is standard input. Raises BadInput."""
     try:
         if name != STDIN and not Path(name).is_file():
-            raise BadInput(f"{name}: no such file")
+            if not Path(name).exists():
+                raise BadInput(f"{name}: no such file")
+            raise BadInput(
+                f"{name} is not a plain file, which can be read again by the run that continues this one. "
+                "Fix: save it in one, or pipe JSON lines to -"
+            )
     except OSError as error:
         raise BadInput(f"{name} cannot be read: {error.strerror}") from None
     suffix = "" if name == STDIN else Path(name.removesuffix(".gz")).suffix
