@@ -47,7 +47,10 @@ class HttpAnswer(NamedTuple):
 
 
 class HerdError(Exception):
-    """Base of all errors that are raised on purpose."""
+    """Base of all errors that are raised on purpose.
+
+    Its `args` make the same error again: so it reaches another process by pickle, or by Celery's JSON.
+    """
 
     http: ClassVar[HttpAnswer] = HttpAnswer(500, "internal_error")
 
@@ -166,7 +169,11 @@ class NotReplicated(RedisUnavailable):
 
     def __init__(self, job_id: str, num: int, wanted: int, waited_s: float) -> None:
         self.job_id = job_id
-        super().__init__(
+        super().__init__(job_id, num, wanted, waited_s)
+
+    def __str__(self) -> str:
+        job_id, num, wanted, waited_s = self.args
+        return (
             f"job {job_id} is not safe: {num} of {wanted} replicas have it after {waited_s:g} s, so a "
             "failover could lose it. Fix: submit exactly the same job again under this job_id or its "
             "idempotency_key, which runs it once; HERD_REPLICAS says how many must have it"
@@ -190,9 +197,13 @@ class QueueFull(HerdError):
         self.depth = depth
         self.limit = limit
         self.retry_after_s = retry_after_s
-        super().__init__(
-            f"{depth} {unit} wait in {queue}, and the limit is {limit}. Fix: submit again in "
-            f"{retry_after_s:.0f} s, start more workers, or raise {_LIMITS[unit]}"
+        super().__init__(queue, unit, depth, limit, retry_after_s)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.depth} {self.unit} wait in {self.queue}, and the limit is {self.limit}. "
+            f"Fix: submit again in {self.retry_after_s:.0f} s, start more workers, or raise "
+            f"{_LIMITS[self.unit]}"
         )
 
 
@@ -209,8 +220,11 @@ class KeptFull(HerdError):
     def __init__(self, num_bytes: int, limit: int) -> None:
         self.num_bytes = num_bytes
         self.limit = limit
-        super().__init__(
-            f"ended jobs keep {num_bytes:,} bytes of Redis, and the limit is {limit:,}, which is "
+        super().__init__(num_bytes, limit)
+
+    def __str__(self) -> str:
+        return (
+            f"ended jobs keep {self.num_bytes:,} bytes of Redis, and the limit is {self.limit:,}, which is "
             "HERD_KEPT_SHARE of its maxmemory. Fix: herd purge --all-ended, or a shorter keep_s, or a larger "
             "maxmemory"
         )
@@ -278,7 +292,7 @@ class RecordUnreadable(HerdError, ValueError):
 
 
 class GenerationError(HerdError):
-    """A job ended with an error. The arguments survive Celery's JSON result backend.
+    """A job ended with an error.
 
     code: an ErrorCode as text; a newer worker may send others. retriable: by default what the code says.
     """
