@@ -1,4 +1,4 @@
-"""Calls of an AsyncClient that are cancelled wherever they wait: they end, and leave nothing behind."""
+"""What an AsyncClient has under way is cancelled wherever it waits: it ends, and leaves nothing behind."""
 
 import asyncio
 from collections.abc import AsyncIterable, Callable, Coroutine, Generator, Iterator
@@ -11,6 +11,8 @@ from redis import Redis
 from llama_herd.errors import QueueFull
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import AsyncClient
+from llama_herd.tasks.client import shared_connections
+from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.protocol.text_job import MAX_TEXTS
 from tests.chaos.harness.patience import PATIENCE_S, wait_until
 
@@ -109,5 +111,27 @@ def test_a_call_that_is_cancelled_ends_and_leaves_nothing(
     with Redis.from_url(own_redis.url) as redis:
         for number in count(1):
             redis.flushall()
+            if not asyncio.run(scene(number)):
+                break
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_subscription_ends_by_one_cancel(
+    own_redis: EmbeddedRedis, is_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncio.run cancels once, and waits: a program that closes no client would stand there for 10 s."""
+    for pause in ("PING_S", "IDLE_S", "RETRY_S"):
+        monkeypatch.setattr(shared_connections, pause, 0.01)
+
+    async def scene(number: int) -> bool:
+        hub = SharedConnections(own_redis.url).hub
+        work = CancelledAt(hub._run(), number, is_late=is_late)
+        outcome = await asyncio.gather(asyncio.wait_for(work, PATIENCE_S), return_exceptions=True)
+        assert isinstance(outcome[0], asyncio.CancelledError) == work.is_cancelled, (number, outcome)
+        wait_until(lambda: len(redis.client_list()) == 1, f"no connection is left at {number}")
+        return work.is_cancelled
+
+    with Redis.from_url(own_redis.url) as redis:
+        for number in count(1):
             if not asyncio.run(scene(number)):
                 break

@@ -16,6 +16,7 @@ from llama_herd.tasks.connection.connect import (
     CLOSED,
     cancel_tasks,
     connect_async,
+    no_cancel_lost,
     redis_errors,
     unavailable,
 )
@@ -173,7 +174,8 @@ class SubscriptionHub:
         is_logged = False
         while self._inboxes or monotonic() - self._idle_since_s < IDLE_S:
             try:
-                await self._connect()
+                with no_cancel_lost():  # a loop that ends cancels once, and waits for this task
+                    await self._connect()
                 is_logged = False
                 async with asyncio.TaskGroup() as tasks:
                     receiving = tasks.create_task(self._receive())
