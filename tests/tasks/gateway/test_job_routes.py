@@ -1,6 +1,6 @@
 """Our own endpoints over plain HTTP, with a worker played by hand."""
 
-from urllib.parse import urljoin
+from urllib.parse import quote, urljoin
 
 import pytest
 from redis import Redis
@@ -114,9 +114,11 @@ def test_who_asks_for_the_head_of_a_stream_waits_for_nothing(gateway: GatewayThr
 
 @pytest.mark.parametrize("number", ["-1", "x", "9" * 16, "²"])
 def test_a_wrong_number_is_refused(gateway: GatewayThread, herd: Herd, number: str) -> None:
-    job_id = submitted(gateway).json["id"]
+    place = f"/v1/jobs/{submitted(gateway).json['id']}/events"
     headers = {"Last-Event-ID": number.encode("utf-8").decode("latin-1")}
-    assert gateway.ask("GET", f"/v1/jobs/{job_id}/events", headers=headers).status == 400
+    answers = gateway.ask("GET", place, headers=headers), gateway.ask("GET", f"{place}?after={quote(number)}")
+    assert [one.status for one in answers] == [400, 400]
+    assert [one.error["param"] for one in answers] == ["Last-Event-ID", "after"]
 
 
 def test_a_job_ends_early_and_is_forgotten(gateway: GatewayThread, herd: Herd) -> None:

@@ -36,9 +36,10 @@ def keeps_jobs_of(headers: Headers, default: str) -> bool:
 
 def last_seen_of(headers: Headers, query: QueryParams) -> int:
     """The number of the last event that the client has seen. Raises Problem."""
-    text = _single(headers, LAST_ID_HEADER) or query.get(AFTER_QUERY) or "0"
+    header = _single(headers, LAST_ID_HEADER)
+    text = header or query.get(AFTER_QUERY) or "0"
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-        raise bad_request("must be the number of an event", param=LAST_ID_HEADER)
+        raise bad_request("must be the number of an event", param=LAST_ID_HEADER if header else AFTER_QUERY)
     return int(text)
 
 
