@@ -6,7 +6,8 @@ several calls is a dialogue: an ordinary `async def` that awaits calls. `run_dia
 caller loads it again.
 """
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from types import coroutine
@@ -14,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import redis
 import redis.asyncio
-from redis.exceptions import NoScriptError, ResponseError, TryAgainError
+from redis.exceptions import NoScriptError, RedisError, ResponseError, TryAgainError
 
 from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.connection.connect import no_cancel_lost
@@ -130,11 +131,29 @@ def run_dialogue(connection: redis.Redis, dialogue: Dialogue[T]) -> T:
         except StopIteration as end:
             outcome: T = end.value
             return outcome
-        with connection.pipeline(transaction=False) as pipeline:
+        with (
+            _nothing_left_unread(connection.connection_pool),
+            connection.pipeline(transaction=False) as pipeline,
+        ):
             _queue_commands(pipeline, commands)
             replies = pipeline.execute(raise_on_error=False)
         if any(map(is_read_only, replies)):
             connection.connection_pool.disconnect(inuse_connections=False)
+
+
+@contextmanager
+def _nothing_left_unread(pool: redis.ConnectionPool) -> Iterator[None]:
+    """Close what no thread uses if a signal's handler raises in the block, as Celery does at a soft limit.
+
+    redis-py puts the connection back with its answer unread, which the next call would take for its own.
+    """
+    try:
+        yield
+    except RedisError:
+        raise
+    except BaseException:
+        pool.disconnect(inuse_connections=False)
+        raise
 
 
 async def run_dialogue_async(connection: redis.asyncio.Redis, dialogue: Dialogue[T]) -> T:
