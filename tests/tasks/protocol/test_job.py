@@ -370,6 +370,18 @@ def test_another_field_of_sampling_on_top_is_told_its_place() -> None:
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
+        ({"messages": "x"}, "messages: input should be a valid list"),
+        (sampling(stop="."), "sampling.stop: input should be a valid list"),
+        (sampling(stop=7), "sampling.stop: input should be a valid list, got 7"),
+    ],
+)
+def test_what_must_be_a_list_is_told_in_the_words_of_json(fields: dict[str, Any], told: str) -> None:
+    assert str(refused(fields)) == told
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
         ({"promt": "x", "prompt": "x"}, "promt: unknown field. Did you mean prompt?"),
         ({"prompt": "x", "timeout": 3}, "timeout: unknown field. Did you mean timeout_s?"),
         ({"prompt": "x", "max_token": 3}, "max_token: unknown field. Did you mean sampling.max_tokens?"),

@@ -50,6 +50,8 @@ def _message(loc: Location, detail: Any, of_job: frozenset[str]) -> str:
     if kind == "value_error":
         return str(limits["error"])
     message: str = detail["msg"][0].lower() + detail["msg"][1:]
+    if kind == "tuple_type":  # JSON has none
+        message = "input should be a valid list"
     if isinstance(given, int | float) and not isinstance(given, bool):
         if isinstance(given, int) and given.bit_length() > 64:  # longer than any field allows
             return f"{message}, got a number of {given.bit_length()} bits"
