@@ -115,6 +115,33 @@ def test_a_call_that_is_cancelled_ends_and_leaves_nothing(
                 break
 
 
+@pytest.mark.parametrize("is_connected", [False, True])
+@pytest.mark.parametrize("name", ["submit", "submit_many", "jobs"])
+def test_a_task_that_is_cancelled_while_it_runs_ends_at_its_next_call(
+    own_redis: EmbeddedRedis, name: str, is_connected: bool
+) -> None:
+    """As by Ctrl-C: asyncio.run cancels its task in the handler of the signal, between any two steps."""
+
+    async def interrupted(client: AsyncClient) -> None:
+        if is_connected:
+            await client.workers()
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await CALLS[name](client)
+
+    async def scene() -> None:
+        async with AsyncClient(own_redis.url, model="tales") as client:
+            work = asyncio.create_task(interrupted(client))
+            await asyncio.wait([work], timeout=PATIENCE_S)
+            assert work.cancelled()
+            assert await client.count_jobs() == 0
+
+    with Redis.from_url(own_redis.url) as redis:
+        redis.flushall()
+    asyncio.run(scene())
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_subscription_ends_by_one_cancel(
     own_redis: EmbeddedRedis, is_late: bool, monkeypatch: pytest.MonkeyPatch

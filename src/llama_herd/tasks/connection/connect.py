@@ -135,6 +135,16 @@ def no_cancel_lost() -> Iterator[None]:
             raise asyncio.CancelledError
 
 
+async def take_cancel() -> None:
+    """Raise CancelledError if the task was cancelled while it ran, as by Ctrl-C, and was not told yet.
+
+    To be awaited before `no_cancel_lost`, which would take that cancel for an old one.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        await asyncio.sleep(0)
+
+
 async def uninterrupted(work: Coroutine[Any, Any, None]) -> None:
     """Do something to its end, also if the task is cancelled meanwhile; CancelledError comes behind it."""
     task = asyncio.create_task(work)

@@ -18,7 +18,7 @@ import redis.asyncio
 from redis.exceptions import NoScriptError, RedisError, ResponseError, TryAgainError
 
 from llama_herd.errors import RecordUnreadable
-from llama_herd.tasks.connection.connect import no_cancel_lost
+from llama_herd.tasks.connection.connect import no_cancel_lost, take_cancel
 from llama_herd.tasks.connection.temporary_errors import is_read_only
 from llama_herd.tasks.ledger.script import Script
 
@@ -167,6 +167,7 @@ async def run_dialogue_async(connection: redis.asyncio.Redis, dialogue: Dialogue
             return outcome
         async with connection.pipeline(transaction=False) as pipeline:
             _queue_commands(pipeline, commands)
+            await take_cancel()
             with no_cancel_lost():
                 replies = await pipeline.execute(raise_on_error=False)
         if any(map(is_read_only, replies)):
