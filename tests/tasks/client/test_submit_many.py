@@ -105,6 +105,32 @@ def test_what_is_wrong_with_a_job_is_named_and_stops_no_other(redis_url: str, jo
     assert right.error is None
 
 
+@pytest.mark.parametrize(
+    ("command", "quoted", "kind"),
+    [
+        (("SADD", f"{QUEUE}\x06\x163", "x"), rf"{QUEUE}\x06\x163", "set"),
+        (("SET", QUEUE, "x"), QUEUE, "string"),
+        (("HSET", f"{QUEUE}\x06\x16low", "x", "y"), rf"{QUEUE}\x06\x16low", "hash"),
+    ],
+)
+def test_who_submits_is_told_which_key_of_the_queue_is_no_list_and_the_fix(
+    submit_many: SubmitMany, redis_url: str, redis: Redis, command: tuple[str, ...], quoted: str, kind: str
+) -> None:
+    redis.execute_command(*command)  # type: ignore[no-untyped-call]
+    spoilt, fine = submit_many(redis_url, [{"prompt": "x"}, {"prompt": "x", "model": "other"}])
+    told = (
+        f"Redis at {redis_url} cannot take jobs of {QUEUE}: "
+        f'its key "{quoted}" is a {kind}, not a list. Fix: delete or rename it'
+    )
+    assert (type(spoilt.error), str(spoilt.error)) == (RedisUnavailable, told)
+    assert fine.error is None
+    with Client(redis_url) as client, pytest.raises(RedisUnavailable) as caught:
+        client.submit(prompt="x")
+    assert str(caught.value) == told
+    redis.delete(command[1])
+    assert [one.error for one in submit_many(redis_url, [{"prompt": "x"}])] == [None]
+
+
 def test_the_same_jobs_again_change_nothing(submit_many: SubmitMany, redis_url: str, redis: Redis) -> None:
     first = submit_many(redis_url, prompts(120), lot=50)
     assert submit_many(redis_url, prompts(120)) == first

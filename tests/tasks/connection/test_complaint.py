@@ -66,6 +66,7 @@ SIGNED = (
     exceptions.NoPermissionError("this user has no permissions to run the 'get' command"),
     exceptions.ResponseError("ACL failure in script: no permissions"),
     exceptions.NoScriptError("No matching script"),
+    exceptions.ResponseError("user_script:22: WRONGTYPE herd.m\x06\x16low holds set; script: 0ab, on 1"),
     exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'"),
     exceptions.ResponseError("-OOM command not allowed when used memory > 'maxmemory', script: 0ab, on 1"),
     exceptions.ResponseError("MISCONF Redis is configured to save RDB snapshots"),

@@ -3,6 +3,7 @@
 import re
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ COMMANDS: dict[str, set[Role]] = {
     "LREM {q} 1 x": {O, G},
     "LLEN {q}": {P, W, O, G},
     "LLEN {q}2": set(),
-    "TYPE {q}": {W},
+    "TYPE {q}": {P, W, O, G},
     "TYPE {q}2": set(),
     "SADD _kombu.binding.{q} x": {P, W},
     "SSCAN _kombu.binding.{q} 0": {W, O, G},
@@ -140,7 +141,7 @@ ON_ANOTHER_KIND: dict[str, set[Role]] = {
     "SET {q} x": {W},
     "DEL {q}": {W, O, G},
     "EXPIRE {q} 0": {P, W, O, G},
-    "TYPE {j}:job": {W},
+    "TYPE {j}:job": {P, W, O, G},
     "LPUSH _kombu.binding.{q} x": {P, W, O, G},
     "LPUSH {j}:job x": {P, W, O, G},
     "SADD {j}:job x": {P, W},
@@ -177,6 +178,9 @@ def server(dialect: Dialect, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     for tenant in (OWN, OTHER):
         acl = Acl(tenant, [f"herd.{tenant}:m"])
         write_users(folder, {f"{tenant}-{role}": acl.rights(role) for role in Role}, dialect)
+    rights = Acl(OWN, [f"herd.{OWN}:m"]).rights(P)
+    older = replace(rights, commands=rights.commands - {"TYPE"})  # as an older version has written them
+    write_users(folder, {f"{OWN}-older-producer": older}, dialect)
     both = [Acl(tenant, [f"herd.{tenant}:m"]) for tenant in (OWN, THIRD)]
     write_users(folder, {f"both-{role}": Acl.rights_in(both, role) for role in Role}, dialect)
     with GuardedRedis(folder) as server:
@@ -382,6 +386,23 @@ def test_a_job_for_a_queue_that_is_not_the_producers_takes_no_other_of_its_lot_a
         keep_loaded(root, kept_scripts("producers"))
         outcomes = list(client.submit_many(jobs))
     assert [type(outcome.error) for outcome in outcomes] == [type(None), NotPermitted, type(None)]
+
+
+@pytest.mark.parametrize(
+    ("user", "held"), [("producer", "is a set, not a list"), ("older-producer", "is not a list")]
+)
+def test_a_producer_is_told_which_key_of_a_queue_is_no_list(
+    server: GuardedRedis, user: str, held: str
+) -> None:
+    with (
+        Redis.from_url(server.url) as root,
+        Client(server.url_of(f"{OWN}-{user}"), tenant=OWN) as client,
+    ):
+        root.flushall()
+        keep_loaded(root, kept_scripts("producers"))
+        root.sadd(f"herd.{OWN}:m\x06\x163", "x")
+        with pytest.raises(RedisUnavailable, match=rf'm\\x06\\x163" {held}\. Fix: delete or rename it'):
+            client.submit(prompt="x", model="m")
 
 
 def test_a_lot_is_accepted_while_older_workers_keep_no_script_for_it(server: GuardedRedis) -> None:

@@ -1,5 +1,6 @@
 """An error of Redis explained, with the fix: words that a person can act on."""
 
+import json
 import re
 import socket
 import ssl
@@ -78,6 +79,8 @@ MAX_ERROR_CHARS = 160
 _PLACE_IN_SCRIPT = re.compile(r"Error running script \(call to \w+\): |@?user_script: ?\d+: |script: \w+, .*")
 #: Redis's words where the user of a script lacks a right; they depend on its version.
 _DENIED = "The user executing the script can't|ACL failure in script|NOPERM "
+#: How `accept.lua` names a queue and its key that holds no list, and what that holds, unless it may not ask.
+_NO_LIST = re.compile(r"WRONGTYPE ((\S+?)(?:\x06\x16\w+)?) holds (\S*);")
 
 
 def redis_complaint(error: RedisError, *, is_tls: bool = False) -> str:
@@ -105,6 +108,23 @@ def denied_complaint(error: RedisError, what: str = "do that") -> str:
         f"does not let this user {what} (NOPERM): {_short_message(error)}. "
         "Fix: give it the role that it needs (herd acl), see docs/security.md"
     )
+
+
+def quoted(key: str) -> str:
+    """A key as redis-cli takes it: whatever is in it, no terminal obeys it."""
+    return json.dumps(key).replace("\\u00", "\\x")
+
+
+def no_list(key: str, held: str) -> str:
+    """Say what a key of a queue holds that should be a list, with the fix. held: its type; empty: unknown."""
+    what = f"a {held}, not a list" if held else "not a list"
+    return f"its key {quoted(key)} is {what}. Fix: delete or rename it"
+
+
+def _no_list_complaint(error: RedisError) -> str:
+    """Say which list of a job's queue is none."""
+    key, queue, held = _NO_LIST.findall(str(error))[0]
+    return f"cannot take jobs of {queue}: {no_list(key, held)}"
 
 
 def _timeout_complaint(error: RedisError) -> str:
@@ -171,6 +191,7 @@ SIGNS = (
     ErrorSign(NoPermissionError, denied_complaint),
     ErrorSign(RedisError, denied_complaint, _DENIED),
     ErrorSign(NoScriptError, NO_SCRIPT),
+    ErrorSign(ResponseError, _no_list_complaint, _NO_LIST.pattern),
     ErrorSign(OutOfMemoryError, FULL),
     ErrorSign(RedisError, FULL, "OOM command not allowed"),  # met by a script
     ErrorSign(RedisError, NO_DISK, "MISCONF "),

@@ -6,6 +6,8 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from llama_herd.tasks.connection.complaint import no_list, quoted
+
 #: Only a ready worker takes jobs and runs them.
 WorkerState = Literal[
     "loading",
@@ -65,11 +67,6 @@ def namesake_complaint(name: str) -> str:
         f"two workers are called {name}, so each hides the other's report, here and from other workers. "
         f"Fix: {NAMESAKE_FIX}"
     )
-
-
-def _quoted(key: str) -> str:
-    """A key as redis-cli takes it: whatever is in it, no terminal obeys it."""
-    return json.dumps(key).replace("\\u00", "\\x")
 
 
 class WorkerStatus(BaseModel):
@@ -161,16 +158,13 @@ class WorkerStatus(BaseModel):
         """Complaints of this worker about Redis, each with the fix."""
         complaints = []
         if self.left_out:
-            held = f"a {self.spoilt_type}, not a list" if self.spoilt_type else "not a list"
-            complaints.append(
-                f"{self.left_out} is left out: its key {_quoted(self.spoilt_key)} is {held}. "
-                "Fix: delete or rename it"
-            )
+            why = no_list(self.spoilt_key, self.spoilt_type)
+            complaints.append(f"{self.left_out} is left out: {why}")
         if self.evicts:
             complaints.append(eviction_complaint(self.evicts))
         if self.unread_list:
             complaints.append(
-                f"nobody has taken a message from the list {_quoted(self.unread_list)} for "
+                f"nobody has taken a message from the list {quoted(self.unread_list)} for "
                 f"{self.unread_s:.0f} s, and {self.unread_messages:,} wait, links of jobs among them. "
                 + LINKS_FIX
             )

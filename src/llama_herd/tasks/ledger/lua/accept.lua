@@ -15,10 +15,18 @@ local is_beyond
 -- The messages that this call has found in lists, and in all lists of a queue.
 local num_of, num_in = {}, {}
 
+-- Returns how many messages a list has. Raises an error that names a key of another type, which `complaint.py` explains.
+local function length(list)
+  local num = redis.pcall('LLEN', list)
+  if type(num) == 'number' then return num end
+  if not string.find(num.err, 'WRONGTYPE', 1, true) then error(num.err) end
+  error('WRONGTYPE ' .. list .. ' holds ' .. (redis.pcall('TYPE', list).ok or '') .. ';')
+end
+
 -- Returns the list of a job's message. Raises an error if it is none, or not of the job's tenant.
 local function list_of(job)
   local list = own_queue(job.job, job.queue .. job.lane)
-  num_of[list] = num_of[list] or redis.call('LLEN', list)
+  num_of[list] = num_of[list] or length(list)
   return list
 end
 
@@ -26,7 +34,7 @@ local function num_messages(queue)
   local num = 0
   for _, lane in ipairs(LANES) do
     local list = queue .. lane
-    num = num + (num_of[list] or redis.call('LLEN', list))
+    num = num + (num_of[list] or length(list))
   end
   return num
 end
