@@ -7,6 +7,7 @@ import pytest
 from redis import Redis
 
 from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.worker.broker.later_tasks import LaterTasks
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
 from llama_herd.worker.jobs.tenancy import Tenancies
 from llama_herd.worker.jobs.watchdog import Watchdog
@@ -23,6 +24,7 @@ class SilentPoller:
     num_others: Callable[[], int] = staticmethod(lambda: 0)
     num_idle_others: Callable[[], int] = staticmethod(lambda: 0)
     spoilt = SpoiltQueues()
+    later = LaterTasks()
     tags_held: Sequence[str] = ()
     num_polls = 0
     has_room = True

@@ -49,6 +49,12 @@ LINKS_FIX = (
 )
 
 
+#: What helps jobs that tasks for later keep out.
+LATER_FIX = (
+    "send such tasks to a queue of their own, with a worker of their app; until these are due, one more "
+    "worker like this takes the jobs"
+)
+
 #: What parts two workers of one name.
 NAMESAKE_FIX = "start one of them with another --name, or on a machine with a host name of its own"
 
@@ -120,6 +126,10 @@ class WorkerStatus(BaseModel):
     )
     unread_messages: int = Field(default=0, description="How many messages wait in it.")
     unread_s: float = Field(default=0.0, description="How long nobody has taken one.")
+    later_tasks: int = Field(
+        default=0,
+        description="Celery tasks that it holds until their ETA, if these take the places of jobs; else 0.",
+    )
     chats: str = Field(
         default="", description="`yes`: its model answers conversations, by a chat template; else empty."
     )
@@ -136,8 +146,9 @@ class WorkerStatus(BaseModel):
 
     @property
     def num_free(self) -> int:
-        """Rows that could be given a job at once; 0 while jobs wait here or the worker is not ready."""
-        return max(0, self.slots - self.running) if self.state == "ready" and not self.waiting else 0
+        """Rows that could be given a job at once; 0 while jobs wait here or the worker takes none."""
+        is_open = self.state == "ready" and not self.waiting and not self.later_tasks
+        return max(0, self.slots - self.running) if is_open else 0
 
     @property
     def own_sampling(self) -> dict[str, Any]:
@@ -155,7 +166,7 @@ class WorkerStatus(BaseModel):
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """Complaints of this worker about Redis, each with the fix."""
+        """Complaints of this worker about Redis and what is sent there, each with the fix."""
         complaints = []
         if self.left_out:
             why = no_list(self.spoilt_key, self.spoilt_type)
@@ -167,6 +178,11 @@ class WorkerStatus(BaseModel):
                 f"nobody has taken a message from the list {quoted(self.unread_list)} for "
                 f"{self.unread_s:.0f} s, and {self.unread_messages:,} wait, links of jobs among them. "
                 + LINKS_FIX
+            )
+        if self.later_tasks:
+            complaints.append(
+                f"{self.name} holds {self.later_tasks:,} Celery tasks until their ETA, which take the places "
+                f"of jobs. Fix: {LATER_FIX}"
             )
         if self.namesake:
             complaints.append(namesake_complaint(self.name))

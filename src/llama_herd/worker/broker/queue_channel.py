@@ -27,6 +27,7 @@ from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.priority import lists_of
 from llama_herd.worker import process
 from llama_herd.worker.broker.held_messages import UNREADABLE, QoS, RawMessage
+from llama_herd.worker.broker.later_tasks import LaterTasks
 from llama_herd.worker.broker.long_messages import TooLong, short_stand_in
 from llama_herd.worker.broker.message_lot import (
     MAX_MESSAGES,
@@ -83,6 +84,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         self._left: dict[str, str] = {}  # by queue: the mark of the message that was left to others
         self._left_until_s = 0.0
         self.spoilt = SpoiltQueues()
+        self.later = LaterTasks()
         super().__init__(*args, **options)
 
     @property
@@ -171,6 +173,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
             return
         if self.spoilt.are_due:
             self._look_for_spoilt()
+        self._note_later()
         num_in_hand = self._num_in_hand
         queues = [one for one in self.unpaused_queues if one not in self.spoilt.names]
         now = self._places_now.open_to(self.active_queues, num_in_hand)
@@ -223,6 +226,18 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         """Beyond its limit Celery would count messages for later among those for now."""
         num = app.conf.worker_eta_task_limit - process.own_settings().num_places
         return QueuePlaces(num, num // (2 * len(self.active_queues)))
+
+    def _note_later(self) -> None:
+        """Note where messages for later take the places of jobs."""
+        queues, num_later = self.active_queues, Counter[str]()
+        if len(queues) == 1:
+            num = len(self.tags_held) - len(reserved_requests)
+            num_later[queues[0]] = num if num > self._places_later.num else 0
+        elif self._counts_later:
+            num_later = self.qos.num_held() - self._num_in_hand
+            for queue in self._places_later.open_to(queues, num_later):
+                del num_later[queue]
+        self.later.note(+num_later)
 
     def _look_for_spoilt(self) -> None:
         with self.conn_or_acquire() as client:
@@ -290,6 +305,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         for taken in lot.messages:
             self._order.note(queue)
             self._handle(taken)
+        self._note_later()  # there may be no more looks until one is due
         return bool(lot.messages)
 
     def _num_wanted(self, found: Sequence[str]) -> int:

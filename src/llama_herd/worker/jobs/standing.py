@@ -114,6 +114,7 @@ class Standing:
             unread_list=unread.name,
             unread_messages=unread.num_messages,
             unread_s=round(unread.seconds, 1),
+            later_tasks=self.watchdog.later.found.get(queue, 0),
         )
 
     @property

@@ -12,6 +12,7 @@ from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
 from llama_herd.tasks.protocol.worker_status import eviction_complaint
 from llama_herd.worker import process
+from llama_herd.worker.broker.later_tasks import LaterTasks
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
 from llama_herd.worker.jobs.redis_check import MemoryLimit
 from llama_herd.worker.jobs.tenancy import Tenancies
@@ -38,6 +39,7 @@ class Poller(Protocol):
     #: How many of these have free rows, at most.
     num_idle_others: Callable[[], int]
     spoilt: SpoiltQueues
+    later: LaterTasks
 
     @property
     def tags_held(self) -> Sequence[str]:
@@ -101,6 +103,11 @@ class Watchdog(threading.Thread):
     def spoilt(self) -> SpoiltQueues:
         """The queues that messages cannot be taken from; none while nobody takes any."""
         return SpoiltQueues() if self._poller is None else self._poller.spoilt
+
+    @property
+    def later(self) -> LaterTasks:
+        """Where tasks for later take the places of jobs."""
+        return LaterTasks() if self._poller is None else self._poller.later
 
     @property
     def silent_s(self) -> float:
