@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from llama_herd.cli.gateway import EXIT_REDIS_AWAY
 from llama_herd.local.redis_server import EmbeddedRedis
 from tests.cli.herd_command import invoke
 
@@ -69,7 +70,8 @@ def test_a_redis_that_lets_nobody_in_is_told_in_one_line(
 
 def check(command: str, fault: str, places: dict[str, str]) -> None:
     done = invoke(*command.split(), HERD_REDIS_URL=places[fault])
-    assert done.exit_code == COMMANDS[command], done.output
+    expected = EXIT_REDIS_AWAY if (command, fault) == ("gateway", "closed") else COMMANDS[command]
+    assert done.exit_code == expected, done.output
     said = [line for line in done.stderr.splitlines() if FAULTS[fault] in line]
     assert len(said) == 1, done.output
     assert said[0].startswith("herd: Redis at redis://")

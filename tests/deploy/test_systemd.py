@@ -12,6 +12,7 @@ from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.settings_files import secret_variables
 from llama_herd.worker.process import EXIT_DEVICE_LOST, EXIT_SILENT
 from llama_herd.worker.settings import WorkerSettings
+from tests.cli.herd_command import invoke
 
 FOLDER = Path(__file__).parents[2] / "deploy/systemd"
 UNITS = ("herd-worker@.service", "herd-gateway.service")
@@ -63,6 +64,13 @@ def test_systemd_takes_the_unit(name: str, tmp_path: Path) -> None:
 def test_wrong_settings_are_no_reason_to_start_again(name: str) -> None:
     assert only(name, "Restart") == "on-failure"
     assert only(name, "RestartPreventExitStatus") == "2"
+
+
+def test_a_redis_that_comes_up_later_ends_no_unit_for_good() -> None:
+    worker, gateway = (only(name, "ExecStart").split()[1:] for name in UNITS)
+    assert "--wait-for-redis" in worker
+    done = invoke(*gateway, HERD_REDIS_URL="redis://127.0.0.1:1/0")
+    assert done.exit_code not in (0, int(only(UNITS[1], "RestartPreventExitStatus")))
 
 
 def test_a_lost_gpu_gets_a_pause_and_nothing_else_does(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    from llama_herd.errors import RedisUnavailable
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.ledger.redis_call import Dialogue
     from llama_herd.tasks.settings import Settings
@@ -25,6 +26,15 @@ def check_redis(settings: "Settings") -> None:
 
     with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
         redis.ping()
+
+
+def may_come_back(error: "RedisUnavailable") -> bool:
+    """Whether Redis is away, or a replica for now; what is wrong with rights or a password lasts."""
+    from redis.exceptions import AuthenticationError
+
+    from llama_herd.tasks.connection.temporary_errors import is_temporary
+
+    return is_temporary(error) and not isinstance(error.__cause__, AuthenticationError)
 
 
 def run_in_redis(dialogue: "Dialogue[T]") -> T:

@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+#: A supervisor starts it again, unlike after wrong settings.
+EXIT_REDIS_AWAY = 1
+
 Port = Annotated[
     int | None, typer.Option(min=0, max=65_535, help="Port; absent: HERD_GATEWAY_PORT. 0: any free one.")
 ]
@@ -23,7 +26,7 @@ def gateway(
     """Serve OpenAI's API, and jobs with their events, over the queue.
 
     It has no model, and no state but the files of batches: run as many as you like. Who calls needs a key
-    (herd keys create).
+    (herd keys create). Exit code 1 when Redis is away at the start, and 2 when a setting is wrong.
     """
     from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.extras import need_extra
@@ -33,7 +36,10 @@ def gateway(
     override_settings(gateway_host=host, gateway_port=port, gateway_open=is_open or None)
     settings = read_settings(GatewaySettings)
 
+    from llama_herd.cli.connection import may_come_back
     from llama_herd.cli.gateway_collector import GatewayCollector
+    from llama_herd.cli.terminal import say
+    from llama_herd.errors import RedisUnavailable
     from llama_herd.ops.exporter import Exporter
     from llama_herd.ops.log_handler import LogHandler
     from llama_herd.ops.settings import ServedSettings
@@ -49,7 +55,13 @@ def gateway(
     exporter = Exporter.start(ServedSettings.read())  # of the ledger it tells what a worker would tell
     if exporter is not None:
         exporter.show(GatewayCollector(answers, batches))
-    serve_gateway(settings, answers, batches, on_start=tell_systemd_ready)
+    try:
+        serve_gateway(settings, answers, batches, on_start=tell_systemd_ready)
+    except RedisUnavailable as error:
+        if not may_come_back(error):
+            raise
+        say(str(error))
+        raise typer.Exit(EXIT_REDIS_AWAY) from None
     # All is given back. Python would still wait for threads to which a storage gives no answer.
     logging.shutdown()
     os._exit(0)
