@@ -1,6 +1,7 @@
 """`herd jobs`, `herd status JOB` and `herd cancel --queue`: what they show, ask and refuse."""
 
 import json
+import time
 
 import pytest
 from redis import Redis
@@ -49,6 +50,15 @@ def test_the_status_of_a_job_is_told(redis_url: str) -> None:
     found = json.loads(invoke("status", "a", "--json", HERD_REDIS_URL=redis_url).stdout)
     assert (found["state"], found["position"], found["estimated_wait_s"]) == ("unserved", 1, None)
     assert invoke("status", "nothing", HERD_REDIS_URL=redis_url).exit_code == 2
+
+
+@with_redis
+def test_the_status_of_a_job_for_later_says_when_it_is_due(redis_url: str) -> None:
+    with Client(redis_url) as client:
+        client.submit(prompt="x", job_id="a", not_before=int(1000 * time.time()) + 7_200_000)
+    facts = [line.split() for line in invoke("status", "a", HERD_REDIS_URL=redis_url).stdout.splitlines()]
+    assert ["state", "delayed"] in facts
+    assert ["due", "in", "1", "h", "59", "m"] in facts
 
 
 @with_redis

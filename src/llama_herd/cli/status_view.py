@@ -112,7 +112,7 @@ def job_view(job: JobStatus) -> Table:
         "error": f"{job.error.code}: {job.error.message}" if job.error else "",
         "model": job.model,
         "place": "" if job.position is None else place_note(job.position, job.estimated_wait_s),
-        "due": f"{duration_text(job.waited_s)} ago",
+        "due": _due_text(job),
         "ended": _ended_text(job),
         "deadline": f"in {duration_text(job.left_s)}" if job.left_s else "",
         "worker": job.worker or "",
@@ -132,6 +132,11 @@ def jobs_view(jobs: Sequence[JobStatus]) -> Group:
     """The view of jobs, a line for each."""
     notes = dict.fromkeys(job.note for job in jobs if job.note)
     return Group(FoldingTable(_JOB, map(_job_cells, jobs)), *map(harmless, notes))
+
+
+def _due_text(job: JobStatus) -> str:
+    due_in_s = (job.due_ms - job.now_ms) / 1000
+    return f"in {duration_text(due_in_s)}" if due_in_s > 0 else f"{duration_text(job.waited_s)} ago"
 
 
 def _ended_text(job: JobStatus) -> str:
