@@ -105,6 +105,17 @@ def test_a_redis_that_forgets_is_named_with_the_fix(redis: Redis, redis_url: str
     assert found["persistence"][::2] == ("warn", "redis-cli CONFIG SET appendonly yes")
 
 
+def test_a_full_redis_is_named_with_the_fix(redis: Redis, redis_url: str) -> None:
+    redis.config_set("maxmemory", "1mb")  # less than an empty one takes
+    try:
+        state, detail, fix = findings(redis_url, exit_code=1)["eviction"]
+    finally:
+        redis.config_set("maxmemory", "0")
+    told = "none, maxmemory 1,048,576 bytes, all in use: no job is accepted"
+    assert (state, detail) == ("fail", told)
+    assert fix.endswith("raise its maxmemory")
+
+
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedRedis]:
     folder = tmp_path_factory.mktemp("acl")
@@ -155,6 +166,16 @@ def test_where_no_redis_is_the_port_is_looked_at(tmp_path: Path, monkeypatch: py
     elsewhere = findings("redis://user:secret@127.0.0.1:1/0", exit_code=1)
     assert "port" not in elsewhere
     assert "secret" not in str(elsewhere)
+
+
+def test_the_port_of_a_redis_that_asks_for_a_password_is_right(redis: Redis, redis_url: str) -> None:
+    redis.config_set("requirepass", "hunter2")
+    try:
+        found = findings(redis_url, exit_code=1)
+    finally:
+        redis.config_set("requirepass", "")
+    assert "asks for a password" in found["redis"][1]
+    assert "port" not in found
 
 
 def test_a_machine_without_the_extra_is_a_client(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from redis import Redis
-from redis.exceptions import NoPermissionError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
 
 from llama_herd.cli.environment import unknown_variables
 from llama_herd.cli.signals import load_torch
@@ -33,6 +39,12 @@ MIN_VERSION = (6, 2)
 
 #: Modes and roles of a Redis that cannot keep jobs.
 _UNFIT = {"cluster": CLUSTER, "sentinel": SENTINEL, "replica": READ_ONLY}
+
+#: What gives a full Redis room.
+_ROOM = "wait until jobs are done, herd purge --all-ended, or raise its maxmemory"
+
+#: Errors that a Redis answers: then nothing is wrong with its port.
+_ANSWERS = (ResponseError, AuthenticationError, BusyLoadingError)
 
 #: What is said of what this user may not see, and the fix.
 _UNSEEN = ("not seen: this user of Redis may not run INFO", "run it as a worker or an operator of herd acl")
@@ -62,7 +74,8 @@ def check_redis(url: str) -> list[Finding]:
         with connect(url, tries=0) as redis, redis_errors(url):
             greeting, info = _greeting(redis), _info(redis)
     except HerdError as error:
-        return [Finding.told(error, "redis"), *_check_port(url)]
+        has_answered = isinstance(error.__cause__, _ANSWERS)
+        return [Finding.told(error, "redis"), *([] if has_answered else _check_port(url))]
     if unfit := _UNFIT.get(greeting["mode"]) or _UNFIT.get(greeting["role"]):
         return [Finding.told(RedisUnavailable(f"Redis at {masked(url)} {unfit}"), "redis")]
     version = _check_version(url, greeting, info)
@@ -116,6 +129,8 @@ def _check_eviction(info: Mapping[str, Any]) -> Finding:
     policy, max_bytes = info.get("maxmemory_policy", "unknown"), info.get("maxmemory", 0)
     limit = f"maxmemory {max_bytes:,} bytes" if max_bytes else "no maxmemory"
     if policy == "noeviction":
+        if max_bytes and info.get("used_memory", 0) > max_bytes:
+            return Finding("eviction", "fail", f"none, {limit}, all in use: no job is accepted", _ROOM)
         return Finding("eviction", "ok", f"none, {limit}")
     detail = f"policy {policy}, {limit}: a full Redis drops accepted jobs and streams"
     fix = "redis-cli CONFIG SET maxmemory-policy noeviction"
