@@ -156,6 +156,19 @@ def test_a_role_that_is_none_is_refused_in_one_line(tmp_path: Path, user: str) -
     assert not (tmp_path / "users.acl").exists()
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["purge --all-ended", "webhooks show", "webhooks set https://example.com/hook", "webhooks remove"],
+)
+def test_what_no_role_may_do_is_said_of_none(tmp_path: Path, command: str) -> None:
+    assert invoke("acl", str(tmp_path), *HERE, "--model", "m").exit_code == 0
+    with GuardedRedis(tmp_path) as server:
+        done = invoke(*command.split(), HERD_REDIS_URL=server.url_of("default-operator"))
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "does not let this user do that (NOPERM)" in done.stderr
+    assert done.stderr.count("Fix:") == done.stderr.count("Fix: come as a Redis user of your own") == 1
+
+
 def test_the_file_is_for_redis_7_unless_asked_otherwise(tmp_path: Path) -> None:
     for folder, option in (("new", ()), ("old", ("--redis", "6"))):
         assert invoke("acl", str(tmp_path / folder), "--model", "m", *option).exit_code == 0

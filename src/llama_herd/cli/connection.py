@@ -1,9 +1,12 @@
 """How a command reaches Redis at the settings of its environment: by a client, or by one dialogue."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from llama_herd.errors import NotPermitted, RedisUnavailable
+
 if TYPE_CHECKING:
-    from llama_herd.errors import RedisUnavailable
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.ledger.redis_call import Dialogue
     from llama_herd.tasks.settings import Settings
@@ -28,13 +31,23 @@ def check_redis(settings: "Settings") -> None:
         redis.ping()
 
 
-def may_come_back(error: "RedisUnavailable") -> bool:
+def may_come_back(error: RedisUnavailable) -> bool:
     """Whether Redis is away, or a replica for now; what is wrong with rights or a password lasts."""
     from redis.exceptions import AuthenticationError
 
     from llama_herd.tasks.connection.temporary_errors import is_temporary
 
     return is_temporary(error) and not isinstance(error.__cause__, AuthenticationError)
+
+
+@contextmanager
+def denials_fixed_by(fix: str) -> Iterator[None]:
+    """Name this fix where a right is missing: a role that has it, or that none has it."""
+    try:
+        yield
+    except NotPermitted as error:
+        denial, _, _ = str(error).partition(" Fix: ")
+        raise NotPermitted(f"{denial} Fix: {fix}") from None
 
 
 def run_in_redis(dialogue: "Dialogue[T]") -> T:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from llama_herd.cli.connection import run_in_redis
+from llama_herd.cli.connection import denials_fixed_by, run_in_redis
 from llama_herd.cli.job_options import parse_duration
 from llama_herd.cli.terminal import say, show
-from llama_herd.errors import BadInput, NotPermitted
+from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
     from llama_herd.tasks.ledger.redis_call import Dialogue
@@ -103,8 +103,5 @@ def forget_key(name: Annotated[str, typer.Argument(help="Name or fingerprint of 
 
 def _run_as_gatekeeper(dialogue: "Dialogue[T]") -> T:
     """Run a dialogue about keys. Raises NotPermitted, which names the user of Redis that may."""
-    try:
+    with denials_fixed_by(BE_GATEKEEPER):
         return run_in_redis(dialogue)
-    except NotPermitted as error:
-        denial, _, _ = str(error).partition(" Fix: ")
-        raise NotPermitted(f"{denial} Fix: {BE_GATEKEEPER}") from None

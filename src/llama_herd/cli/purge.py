@@ -4,9 +4,15 @@ from typing import Annotated
 
 import typer
 
-from llama_herd.cli.connection import open_client
+from llama_herd.cli.connection import denials_fixed_by, open_client
 from llama_herd.cli.terminal import show
 from llama_herd.errors import BadInput
+
+#: The fix where the user of Redis may not list jobs.
+BE_ADMINISTRATOR = (
+    "come as a Redis user of your own, since no role of herd acl has SCAN, or purge job by job: see "
+    "docs/security.md"
+)
 
 Search = Annotated[bool, typer.Option("--search", help="Read the queue for a message without a record.")]
 
@@ -25,7 +31,8 @@ def purge(
         raise BadInput("herd purge needs either the id of a job or --all-ended")
     with open_client() as client:
         if job is None:
-            show(f"{client.purge_ended()} jobs purged")
+            with denials_fixed_by(BE_ADMINISTRATOR):
+                show(f"{client.purge_ended()} jobs purged")
         else:
             client.purge(job, search=search)
             print("purged")
