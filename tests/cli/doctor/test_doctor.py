@@ -58,6 +58,7 @@ def test_all_is_well_with_a_redis_that_keeps_what_it_gets(tiny_path: Path, kerne
     subjects += ["model", "kernels", "weights", "memory"]
     assert list(found) == subjects
     assert {state for state, _, _ in found.values()} == {"ok"}
+    assert found["settings"][1] == "4 set, the others are defaults"  # HERD_THREADS, HERD_REDIS_URL and these
     assert shown.exit_code == 0
     lines = shown.stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["ok"] * len(subjects)

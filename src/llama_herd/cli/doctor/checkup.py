@@ -293,11 +293,12 @@ def check_up() -> Iterator[Finding]:
     for name, nearest in unknown_variables().items():
         yield Finding("settings", "warn", f"{name} is not a setting", f"the nearest name is {nearest}")
     try:
-        settings = on_device(WorkerSettings.read())
+        given = WorkerSettings.read()
+        settings = on_device(given)
     except BadInput as error:
         yield Finding.told(error, "settings", fix="set an allowed value, or leave it out")
         return
-    yield Finding("settings", "ok", f"{len(settings.model_fields_set)} set, the others are defaults")
+    yield Finding("settings", "ok", f"{len(given.model_fields_set)} set, the others are defaults")
     for name, complaint in exposed_files(WorkerSettings).items():
         yield Finding.told(f"{name}: {complaint}", "secrets", "warn")
     of_redis = check_redis(settings.redis_url)
