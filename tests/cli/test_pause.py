@@ -81,7 +81,7 @@ def test_what_is_paused_shows_everywhere(redis: Any, redis_url: str) -> None:
     note = "m is paused for another 1 h 59 m: its jobs wait. herd resume --model m ends that"
     shown = invoke("status", HERD_REDIS_URL=redis_url).stdout
     assert note in shown
-    assert "other@test is drained: takes no jobs until herd drain --undo" in shown
+    assert "other@test is drained: takes no jobs; herd drain --undo ends that" in shown  # or its --for
     found = json.loads(invoke("status", "--json", HERD_REDIS_URL=redis_url).stdout)
     (queue,) = found["queues"]
     assert (queue["is_paused"], queue["drained"], queue["workers"]) == (True, 1, 2)

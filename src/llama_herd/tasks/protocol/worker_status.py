@@ -32,7 +32,7 @@ TROUBLE: Mapping[str, str] = {
     "loading": "is loading its model onto the device; a large model takes minutes",
     "starting": "has not asked for messages yet",
     "draining": "takes no more jobs, and ends or hands back those that it has; herd drain --undo ends that",
-    "drained": "takes no jobs until herd drain --undo",
+    "drained": "takes no jobs; herd drain --undo ends that",
     "away": "the server that computes for it does not answer; it keeps its jobs, and takes no others",
     "stalled": "its engine stands still; if that lasts, other workers take over its jobs",
     "silent": "does not ask for messages, although some wait; it will exit soon",
