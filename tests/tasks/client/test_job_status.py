@@ -241,6 +241,17 @@ def test_messages_of_ended_jobs_go_where_nobody_takes_them(client: Client, herd:
     assert sum(map(herd.redis.llen, lists_of(QUEUE))) == 3  # the worker that serves it takes them
 
 
+def test_the_jobs_of_a_queue_with_a_key_that_is_no_list_are_cancelled_and_counted(
+    client: Client, herd: Herd
+) -> None:
+    for _ in range(3):
+        client.submit(prompt="x", model="nobody")
+    herd.redis.sadd("herd.nobody\x06\x163", "x")
+    assert client.cancel_jobs(model="nobody") == 3
+    assert client.count_jobs(model="nobody") == 0
+    assert not herd.redis.exists("herd.nobody")
+
+
 def test_a_batch_is_cancelled_and_none_whose_name_begins_alike(client: Client) -> None:
     kept = ["batch-night-1-0", "batch-nightly-0", "batch-night-x", "night-0"]
     gone = ["batch-night-0", "batch-night-12.2"]

@@ -127,6 +127,14 @@ def test_a_bare_message_is_forgotten_wherever_it_is(
     assert herd.redis.exists("herd:default:unacked", "herd:default:unacked_index") == 0
 
 
+def test_a_key_of_the_queue_that_is_no_list_hides_no_message(client: Client, herd: Herd) -> None:
+    herd.redis.sadd(f"{QUEUE}\x06\x163", "x")
+    hold_bare_message(herd)
+    bury_bare_message(herd)
+    client.purge("a", search=True)
+    assert holders(herd.redis) == set()
+
+
 def test_a_bare_message_that_was_on_its_way_is_not_run_after_a_purge(client: Client, herd: Herd) -> None:
     """A worker has taken it from the queue and not claimed it yet."""
     herd.redis.lpush(QUEUE, bare_message("a"))

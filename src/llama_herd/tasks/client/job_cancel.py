@@ -8,6 +8,7 @@ from redis.exceptions import ResponseError
 
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.client.arguments import MODEL, is_model
+from llama_herd.tasks.client.queued_messages import queued_messages
 from llama_herd.tasks.client.submission import checked_run_id
 from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.ledger.answers import Cancellation
@@ -20,8 +21,6 @@ from llama_herd.tasks.protocol.priority import LANES
 
 #: How often the waiting jobs are gone through. Others join and leave meanwhile, which moves their places.
 MAX_ROUNDS = 10
-#: Messages that one round trip reads.
-STEP = 1000
 #: The tag of a message that a script has pushed, with the job's id. Bare messages have Celery's own tags, and
 #: carry their jobs.
 _TAG = re.compile(rb'"delivery_tag": ?"([\w.:-]+):[0-9]+:[0-9]+"')
@@ -125,7 +124,7 @@ async def forget_stale_messages(ledger: Ledger, model: str) -> int:
 
 async def _forget_in(name: str, ledger: Ledger) -> int:
     num_removed, place = 0, 0
-    while messages := await RedisCall("LRANGE", (name,), (place, place + STEP - 1), list):
+    while messages := await queued_messages(name, place):
         tags = [(message, _TAG.search(message)) for message in messages]
         named = [(message, tag[1].decode()) for message, tag in tags if tag]
         states = await together([ledger.state(job_id) for _, job_id in named])

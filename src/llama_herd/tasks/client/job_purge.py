@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from llama_herd.errors import JobNotFound, JobRunning
+from llama_herd.tasks.client.queued_messages import queued_messages
 from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.ledger.answers import JobRecord, Purge
 from llama_herd.tasks.ledger.dead_letters import MAX_LETTERS, DeadLetters
@@ -19,7 +20,7 @@ from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.protocol.message import is_queue_of
 from llama_herd.tasks.protocol.priority import LANES
 
-#: Messages or keys that one round trip reads.
+#: Keys or notes that one round trip reads.
 STEP = 1000
 
 
@@ -92,7 +93,7 @@ async def _forget_messages(ledger: Ledger, job_ids: Collection[str], queues: Col
 async def _forget_queued(queue: str, job_ids: Collection[str]) -> int:
     """Search from the end where messages enter: a new message then shifts the others, but hides none."""
     num_found, place = 0, 0
-    while messages := (await RedisCall("LRANGE", (queue,), (place, place + STEP - 1), list)):
+    while messages := await queued_messages(queue, place):
         for message in messages:
             if _job_of(message) in job_ids:
                 num_found += await RedisCall("LREM", (queue,), (1, message), int)

@@ -1,4 +1,4 @@
-"""Tells which failures of Redis are temporary, so that the same call may be repeated.
+"""Tells which failures of Redis are temporary, so that the same call may be repeated, and knows others.
 
 A call that failed for any other reason would fail for ever.
 """
@@ -48,6 +48,11 @@ def is_read_only(reply: object) -> bool:
     return isinstance(reply, exceptions.ReadOnlyError) or (
         isinstance(reply, exceptions.ResponseError) and "READONLY " in redis_message(reply)
     )
+
+
+def is_wrong_type(reply: object) -> bool:
+    """Whether Redis has refused a command because its key holds another type."""
+    return isinstance(reply, exceptions.ResponseError) and "WRONGTYPE" in redis_message(reply)
 
 
 def redis_message(error: BaseException) -> str:

@@ -22,6 +22,7 @@ from redis import Redis
 from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
 from llama_herd.tasks.app import app
+from llama_herd.tasks.connection.temporary_errors import is_wrong_type
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.priority import lists_of
@@ -38,7 +39,7 @@ from llama_herd.worker.broker.message_lot import (
 from llama_herd.worker.broker.message_notes import MessageNotes
 from llama_herd.worker.broker.message_wait import MessageWait
 from llama_herd.worker.broker.queue_order import QueueOrder, QueuePlaces
-from llama_herd.worker.broker.spoilt_queues import SpoiltQueues, is_wrong_type
+from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
 from llama_herd.worker.insisting import insist
 from llama_herd.worker.settings import NUM_LOOK_AHEAD
 

@@ -10,6 +10,7 @@ from kombu.utils.encoding import bytes_to_str
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from llama_herd.tasks.connection.temporary_errors import is_wrong_type
 from llama_herd.tasks.protocol.priority import LANES
 
 log = structlog.get_logger(__name__)
@@ -23,11 +24,6 @@ class SpoiltKey(NamedTuple):
 
     key: str
     type: str
-
-
-def is_wrong_type(error: object) -> bool:
-    """Whether Redis has refused a command because its key holds another type."""
-    return isinstance(error, ResponseError) and "WRONGTYPE" in str(error)
 
 
 class SpoiltQueues:
