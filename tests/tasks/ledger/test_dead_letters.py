@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from llama_herd.errors import InvalidJob, JobNotFound, JobRunning
+from llama_herd.errors import InvalidJob, JobNotFound, JobRunning, RedisUnavailable
 from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Ended, Yours
 from llama_herd.tasks.ledger.dead_letters import MAX_LETTER_BYTES, MAX_LETTERS, DeadLetters
@@ -166,6 +166,18 @@ def test_a_message_that_was_cut_is_not_pushed_back(client: Client, redis: Redis)
         client.retry(dead.number)
     assert redis.llen(QUEUE) == 0
     assert client.dead() == [dead]
+
+
+def test_a_letter_stays_while_its_queue_is_no_list_and_the_key_is_named(client: Client, redis: Redis) -> None:
+    bury(redis, b"raw")
+    (letter,) = client.dead()
+    assert isinstance(letter, DeadLetter)
+    redis.set(QUEUE, "x")
+    with pytest.raises(RedisUnavailable, match=f'its key "{QUEUE}" is a string, not a list. Fix: '):
+        client.retry(letter.number)
+    assert client.dead() == [letter]
+    redis.delete(QUEUE)
+    assert client.retry(letter.number).queue == QUEUE
 
 
 def test_a_letter_that_names_another_tenants_queue_is_not_pushed(client: Client, redis: Redis) -> None:

@@ -79,7 +79,7 @@ MAX_ERROR_CHARS = 160
 _PLACE_IN_SCRIPT = re.compile(r"Error running script \(call to \w+\): |@?user_script: ?\d+: |script: \w+, .*")
 #: Redis's words where the user of a script lacks a right; they depend on its version.
 _DENIED = "The user executing the script can't|ACL failure in script|NOPERM "
-#: How `accept.lua` names a queue and its key that holds no list, and what that holds, unless it may not ask.
+#: How `queue.lua` names a queue and its key that holds no list, and what that holds, unless it may not ask.
 _NO_LIST = re.compile(r"WRONGTYPE ((\S+?)(?:\x06\x16\w+)?) holds (\S*);")
 
 

@@ -15,13 +15,7 @@ local is_beyond
 -- The messages that this call has found in lists, and in all lists of a queue.
 local num_of, num_in = {}, {}
 
--- Returns how many messages a list has. Raises an error that names a key of another type, which `complaint.py` explains.
-local function length(list)
-  local num = redis.pcall('LLEN', list)
-  if type(num) == 'number' then return num end
-  if not string.find(num.err, 'WRONGTYPE', 1, true) then error(num.err) end
-  error('WRONGTYPE ' .. list .. ' holds ' .. (redis.pcall('TYPE', list).ok or '') .. ';')
-end
+local function length(list) return checked_num(redis.pcall('LLEN', list), list) end
 
 -- Returns the list of a job's message. Raises an error if it is none, or not of the job's tenant.
 local function list_of(job)

@@ -9,6 +9,14 @@ local function own_queue(key, queue)
   return queue
 end
 
+-- Returns the reply of a command on a list of a queue, a number. Raises its error; that of a key of another type names it,
+-- which `complaint.py` explains.
+local function checked_num(reply, list)
+  if type(reply) == 'number' then return reply end
+  if not string.find(reply.err, 'WRONGTYPE', 1, true) then error(reply.err) end
+  error('WRONGTYPE ' .. list .. ' holds ' .. (redis.pcall('TYPE', list).ok or '') .. ';')
+end
+
 -- What follows a queue's name in the names of its lists: see llama_herd.tasks.protocol.priority. Celery's own, those with a
 -- number, come last.
 local LANES = {'\006\022urgent', '\006\022low', ''}

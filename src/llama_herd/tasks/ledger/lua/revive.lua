@@ -13,6 +13,6 @@ if #letter.raw < tonumber(letter.num_bytes) then return 'cut' end
 local queue = own_queue(key.letters, letter.queue)
 local missing = undeclared(queue)
 if missing then return missing end
-redis.call('LPUSH', queue, letter.raw)
+checked_num(redis.pcall('LPUSH', queue, letter.raw), queue)
 redis.call('XDEL', key.letters, number)
 return 'revived'
