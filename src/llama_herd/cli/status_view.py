@@ -70,6 +70,7 @@ def status_view(whole: Status, model: str | None = None) -> Group:
     share = found.kept_bytes / found.kept_limit_bytes if found.kept_limit_bytes else 0.0
     kept = f"ended jobs keep {found.kept_bytes:,} of the {found.kept_limit_bytes:,} bytes that they may"
     owed = f"{found.owed:,} results wait for the Redis of HERD_RESULT_URL: see herd doctor"
+    whose = f" of {model}" if model else ""
     workers = sorted(found.workers, key=lambda worker: worker.name)
     running = (batch for batch in found.batches if batch.is_running)
     batches = (f"batch {batch.run_id} of {batch.input_name}: {progress_line(batch)}" for batch in running)
@@ -82,7 +83,7 @@ def status_view(whole: Status, model: str | None = None) -> Group:
         "",
         FoldingTable(_QUEUE, map(_queue_cells, found.queues)) if found.queues else "no queue holds anything",
         "",
-        FoldingTable(_WORKER, map(_worker_cells, workers)) if workers else "no worker is up",
+        FoldingTable(_WORKER, map(_worker_cells, workers)) if workers else f"no worker{whose} is up",
         *map(harmless, warning_lines(found, whole.served_models)),
     )
 
