@@ -228,7 +228,8 @@ def test_what_a_worker_hears_costs_the_same_however_many_workers_there_are(
         run_call(redis, beat([Beat(ACME, status(f"w{number}"))]))
     redis.config_resetstat()
     (free,) = free_elsewhere(redis, ACME)
-    assert free == 4 * MAX_ASKED, "no more are counted"
+    # In a new second its own report is the newest, and takes one of the places.
+    assert free in (4 * MAX_ASKED, 4 * (MAX_ASKED - 1)), "no more are counted"
     calls = sum(stats["calls"] for stats in redis.info("commandstats").values())
     assert calls < 40
 
