@@ -94,8 +94,13 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
         """Take back the note of a message that nobody could read."""
         self._remove_from_indices(delivery_tag).execute()
 
+    @property
+    def num(self) -> int:
+        """How many messages this worker holds, including those whose ETA has not come."""
+        return len(self._delivered) - len(self._dirty)
+
     def num_held(self) -> Counter[str]:
-        """Messages by queue, including those whose ETA has not come."""
+        """The same by queue."""
         held = [message for tag, message in self._delivered.items() if tag not in self._dirty]
         return Counter(message.delivery_info["routing_key"] for message in held)
 

@@ -232,7 +232,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         """Note where messages for later take the places of jobs."""
         queues, num_later = self.active_queues, Counter[str]()
         if len(queues) == 1:
-            num = len(self.tags_held) - len(reserved_requests)
+            num = self.qos.num - len(reserved_requests)
             num_later[queues[0]] = num if num > self._places_later.num else 0
         elif self._counts_later:
             num_later = self.qos.num_held() - self._num_in_hand
