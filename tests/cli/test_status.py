@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from uuid import UUID
@@ -15,6 +16,7 @@ from rich.console import Console, Group
 
 from llama_herd.cli.status_view import jobs_view, status_view
 from llama_herd.errors import UnservedModel
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client import tenant_status
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.job_status import JobStatus
@@ -26,7 +28,7 @@ from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import TASK_NAME, Envelope
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
-from tests.cli.herd_command import invoke
+from tests.cli.herd_command import fork_herd, invoke
 
 LONG = "Llama-3.1-8B-Instruct-Q4_K_M"
 
@@ -221,3 +223,22 @@ def test_the_running_jobs_of_a_large_herd_are_estimated(
     with Client(redis_url) as client:
         (queue,) = client.status().queues
     assert queue.running == 40
+
+
+@pytest.mark.redis
+@pytest.mark.long
+def test_who_watches_goes_on_after_redis_was_away(tmp_path: Path) -> None:
+    with EmbeddedRedis(appendonly=True) as server:
+        command = fork_herd(tmp_path, "status", "--watch", "--json", HERD_REDIS_URL=server.url)
+        with command as watcher:
+            assert json.loads(watcher.stdout.readline())["queues"] == []
+            server.stop()
+            assert "nothing listens there" in watcher.stderr.readline()
+            server.start()
+            with Redis.from_url(server.url) as redis:
+                report(redis, "new", "m")
+            while '"new"' not in (line := watcher.stdout.readline()):
+                assert line, "it goes on"
+            watcher.send_signal(signal.SIGINT)
+            watcher.communicate(timeout=30)
+        assert watcher.returncode == 0

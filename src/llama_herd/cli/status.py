@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llama_herd.cli.connection import open_client
-from llama_herd.cli.terminal import show, table_console
+from llama_herd.cli.connection import may_come_back, open_client
+from llama_herd.cli.terminal import say, show, table_console
+from llama_herd.errors import RedisUnavailable
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -38,7 +39,19 @@ def status(
         show(look())
         while watch:
             sleep(1.0)  # as often as workers report
-            show(look())
+            with _outages_told():
+                show(look())
+
+
+@contextmanager
+def _outages_told() -> Iterator[None]:
+    """Say that Redis is away, if it may come back, and go on."""
+    try:
+        yield
+    except RedisUnavailable as error:
+        if not may_come_back(error):
+            raise
+        say(str(error))
 
 
 @contextmanager
