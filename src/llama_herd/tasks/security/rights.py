@@ -81,6 +81,7 @@ KEY_TYPES = {
     **dict.fromkeys(PAUSES, KeyType.PAUSES),
     "outbox:entries": KeyType.HASH,
     **dict.fromkeys(("{*}:events", "dead"), KeyType.STREAM),
+    "unacked_mutex": KeyType.STRING,  # of older workers
 }
 
 _COMMANDS_OF_TYPE = {
