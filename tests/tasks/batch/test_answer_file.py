@@ -122,11 +122,27 @@ def test_the_same_rows_in_another_order_are_another_input(plan: BatchPlan) -> No
         RunFile.open(plan)
 
 
+def test_rows_that_name_no_model_are_all_of_one(plan: BatchPlan) -> None:
+    begun, other = replace(plan, default_model="fox"), replace(plan, default_model="hen")
+    run = RunFile.open(begun)
+    plan.output.write_bytes(answer(1, run.run_id))
+    assert RunFile.open(begun) == run
+    with pytest.raises(BadInput, match="begun with fox for rows that name no model, and now it is hen"):
+        RunFile.open(other)
+
+
+def test_another_default_is_nothing_to_rows_that_are_all_given_a_model(plan: BatchPlan) -> None:
+    begun = replace(plan, options=RowOptions(model="cat"), default_model="fox")
+    run = RunFile.open(begun)
+    plan.output.write_bytes(answer(1, run.run_id))
+    assert RunFile.open(replace(begun, default_model="hen")) == run
+
+
 def test_a_run_that_an_older_version_began_goes_on(plan: BatchPlan) -> None:
     run = RunFile.open(plan)
     plan.output.write_bytes(answer(1, run.run_id))
     known = json.loads(plan.run_file.read_text())
-    del known["input_sha256"]
+    del known["input_sha256"], known["default_model"]
     plan.run_file.write_text(json.dumps(known))
     assert RunFile.open(plan).run_id == run.run_id
 

@@ -237,6 +237,7 @@ def _run(plan: "BatchPlan", model: str | None, *, local: bool, as_json: bool) ->
         client.workers()  # raises where there is no Redis, before a file is made
         plan.options.check(settings)
         plan.reading.check(settings)
+        plan = replace(plan, default_model=settings.default_model)
         files = stack.enter_context(BatchFiles(plan))
         rows = files.rows(settings)
         batch = client.batch(rows, run_id=files.run.run_id, window=plan.window, in_order=plan.in_order)

@@ -31,7 +31,7 @@ class BatchPlan:
     """Input, output, and the options for all rows. `window` None: as many jobs as the workers hold.
 
     format: that of the output. has_prompts: answers come with their prompts. dropped: columns of the input
-    that a table of answers does not take over.
+    that a table of answers does not take over. default_model: that of rows that name none.
     """
 
     input_name: str
@@ -44,6 +44,7 @@ class BatchPlan:
     format: OutputFormat = OutputFormat.OPENAI
     has_prompts: bool = False
     dropped: Sequence[str] = ()
+    default_model: str | None = None
 
     def __post_init__(self) -> None:
         """Raise BadInput if the output cannot be continued, or a package is missing for its format."""
@@ -86,7 +87,8 @@ class BatchPlan:
 class RunFile:
     """A run's id, what it reads, and the options that change its results.
 
-    input_sha256: of its content; None for standard input, and in runs that older versions began.
+    input_sha256: of its content; None for standard input. default_model: None where all rows have another.
+    Both are None in runs that older versions began.
     """
 
     run_id: str
@@ -94,6 +96,7 @@ class RunFile:
     input_bytes: int | None
     options: Mapping[str, Any]
     input_sha256: str | None = None
+    default_model: str | None = None
 
     @classmethod
     def open(cls, plan: BatchPlan) -> Self:
@@ -109,6 +112,7 @@ class RunFile:
             input_bytes=None if is_stdin else os.stat(plan.input_name).st_size,
             options={**asdict(plan.options), **asdict(plan.reading), "in_order": plan.in_order, **prompts},
             input_sha256=None if is_stdin else _sha256(plan.input_name),
+            default_model=plan.default_model if plan.options.model is None else None,
         )
         try:
             known = cls._read(plan)
@@ -148,6 +152,12 @@ class RunFile:
             raise BadInput(
                 f"{output} was begun with another content of {self.input_name}, of the same size. "
                 "Fix: give the same input, or choose another -o"
+            )
+        before, now = self.default_model, asked.default_model
+        if before and now and before != now:
+            raise BadInput(
+                f"{output} was begun with {before} for rows that name no model, and now it is {now}. "
+                "Fix: set HERD_MODEL_NAME as before, or choose another -o"
             )
         names = self.options.keys() | asked.options.keys()
         changed = sorted(name for name in names if self.options.get(name) != asked.options.get(name))
