@@ -131,10 +131,7 @@ def run_dialogue(connection: redis.Redis, dialogue: Dialogue[T]) -> T:
         except StopIteration as end:
             outcome: T = end.value
             return outcome
-        with (
-            _nothing_left_unread(connection.connection_pool),
-            connection.pipeline(transaction=False) as pipeline,
-        ):
+        with _nothing_left_unread(connection), connection.pipeline(transaction=False) as pipeline:
             _queue_commands(pipeline, commands)
             replies = pipeline.execute(raise_on_error=False)
         if any(map(is_read_only, replies)):
@@ -142,7 +139,7 @@ def run_dialogue(connection: redis.Redis, dialogue: Dialogue[T]) -> T:
 
 
 @contextmanager
-def _nothing_left_unread(pool: redis.ConnectionPool) -> Iterator[None]:
+def _nothing_left_unread(connection: redis.Redis) -> Iterator[None]:
     """Close what no thread uses if a signal's handler raises in the block, as Celery does at a soft limit.
 
     redis-py puts the connection back with its answer unread, which the next call would take for its own.
@@ -152,7 +149,7 @@ def _nothing_left_unread(pool: redis.ConnectionPool) -> Iterator[None]:
     except RedisError:
         raise
     except BaseException:
-        pool.disconnect(inuse_connections=False)
+        connection.connection_pool.disconnect(inuse_connections=False)
         raise
 
 
