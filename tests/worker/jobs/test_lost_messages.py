@@ -1,13 +1,14 @@
 """Messages in the hands of a worker that is gone go back into their lists, and no others do."""
 
 import json
+from itertools import chain
 from typing import Any
 
 import pytest
 from redis import Redis
 from structlog.testing import capture_logs
 
-from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
+from llama_herd.tasks.ledger.redis_call import run_call, run_calls, run_dialogue
 from llama_herd.tasks.protocol.priority import LANES, LOW, NORMAL, lists_of
 from llama_herd.worker.broker.message_lot import TakenMessage, take_messages
 from llama_herd.worker.broker.message_notes import MAX_BYTES, MAX_TAGS, MessageNotes
@@ -73,10 +74,18 @@ def test_what_a_worker_says_that_it_holds_stays_with_it(redis: Redis, clock: Clo
     held, *lost = take(redis, 3)
     fall_silent(redis)
     assert clock.look_at(0) == 3
-    run_call(redis, NOTED.hold([held.tag, "unknown"]))
+    run_calls(redis, NOTED.hold([held.tag, "unknown"]))
     assert clock.look_at(SEEN_S) == 1
     assert waiting(redis) == [one.raw for one in lost]
     assert redis.zrange(TIMES, 0, -1) == [held.tag.encode()], "what is unknown is not noted"
+
+
+def test_no_call_has_more_tags_than_one_may_have() -> None:
+    """Managed Redis takes some 4,000 arguments."""
+    tags = [f"tag:{number}:{QUEUE}" for number in range(10 * MAX_TAGS + 1)]
+    lots = [call.command for call in NOTED.hold(tags)]
+    assert max(map(len, lots)) < 2 * MAX_TAGS
+    assert [tag for tag in chain.from_iterable(lots) if str(tag).startswith("tag:")] == tags
 
 
 def test_a_silence_of_all_while_redis_was_away_is_no_loss(redis: Redis, clock: Clock) -> None:
@@ -85,7 +94,7 @@ def test_a_silence_of_all_while_redis_was_away_is_no_loss(redis: Redis, clock: C
     for moment in range(20):
         fall_silent(redis)
         assert clock.look_at(moment) == 1
-        run_call(redis, NOTED.hold([one.tag]))
+        run_calls(redis, NOTED.hold([one.tag]))
         assert clock.look_at(moment + 0.5) == 1
 
 

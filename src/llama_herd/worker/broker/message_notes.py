@@ -41,9 +41,10 @@ class MessageNotes:
     def at(cls, key: str) -> "MessageNotes":
         return cls(key, f"{key}_index")
 
-    def hold(self, tags: Sequence[str]) -> RedisCall[None]:
-        """Note that messages are still held."""
-        return call(_HOLD, lambda _: None, times=self.times, tags=tags)
+    def hold(self, tags: Sequence[str]) -> list[RedisCall[None]]:
+        """Calls that note that messages are still held."""
+        lots = (tags[start : start + MAX_TAGS] for start in range(0, len(tags), MAX_TAGS))
+        return [call(_HOLD, lambda _: None, times=self.times, tags=lot) for lot in lots]
 
     def unheld(self, silent_s: float) -> RedisCall[list[bytes]]:
         """The tags of messages that nobody has noted for so long: MAX_TAGS at most, the oldest first."""

@@ -1,4 +1,4 @@
-"""Renews the leases of this worker's jobs, hears of cancels, and reports its status to its tenants."""
+"""Says which jobs and messages this worker has, hears of cancels, and reports its status to its tenants."""
 
 import threading
 from collections.abc import Callable, Sequence as Rows
@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from llama_herd.tasks.ledger.answers import Renewal
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, renew
 from llama_herd.tasks.ledger.ledger import read_notice
-from llama_herd.tasks.ledger.redis_call import keep_loaded, run_call
+from llama_herd.tasks.ledger.redis_call import keep_loaded, run_call, run_calls
 from llama_herd.tasks.ledger.reports import MAX_BEATS, WORKER_TTL_S, Beat, beat
 from llama_herd.tasks.ledger.script import kept_scripts
 from llama_herd.tasks.protocol.worker_status import NAMESAKE_FIX, WorkerStatus
@@ -199,7 +199,7 @@ class Heartbeat(threading.Thread):
     def _hold(self) -> None:
         """Note that the messages in hand are: other workers put back those of which nobody says so."""
         if tags := self._poller.tags_held if self._poller else []:
-            run_call(self._redis, self._notes.hold(tags))
+            run_calls(self._redis, self._notes.hold(tags))
 
     def _is_due(self, tenancy: Tenancy) -> bool:
         """Whether to tell a tenant now: each second while it has jobs here or is paused, and seldom else."""
