@@ -7,6 +7,7 @@ import pytest
 
 from llama_herd.tasks.ledger.answers import OwedJob
 from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.script import all_scripts
 from tests.tasks.herd import QUEUE, Herd, end, started, sweep
 
 pytestmark = pytest.mark.redis
@@ -73,6 +74,11 @@ def test_whatever_ends_it_some_worker_is_to_tell_until_it_has(
     assert herd.field("a", "settled") == "1"
 
 
+def test_these_are_the_scripts_that_end_what_no_worker_has() -> None:
+    """Each is called by one of the ways above; of what PURGE ends nobody is told."""
+    assert {one.name for one in all_scripts() if "end" in one.files} == {"cancel", "claim", "purge", "sweep"}
+
+
 def test_of_a_purged_job_nobody_is_told(herd: Herd) -> None:
     herd.submit("a")
     run_call(herd.redis, herd.ledger.purge("a"))
@@ -109,3 +115,5 @@ def test_a_spoilt_list_holds_up_no_end(herd: Herd) -> None:
     cancel(herd)
     assert herd.field("a", "state") == "cancelled"
     assert herd.events("a")[-1].type == "end"
+    herd.redis.zadd("herd:default:owed", {"a": 1})
+    assert [one.job_id for one in run_call(herd.redis, herd.ledger.owed(10, AGAIN_MS))] == ["a"]

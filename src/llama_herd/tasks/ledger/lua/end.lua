@@ -3,7 +3,7 @@
 -- XADD comes first: if it fails, nothing has been written.
 -- Celery is told of it by whoever meets the job's message next; if nobody does soon, by any worker (OWED).
 -- needs: waiting, close
-local MEETS_SOON_MS = 2000
+local MEETS_SOON_MS = 2000 -- for so long its message may still be met
 
 local function write_end(key, id, state, tail)
   local epoch, seq, n, starts, worker, queue, lane, tokens = unpack(
