@@ -1,4 +1,4 @@
-"""Tells which failures of Redis are temporary, so that the same call may be repeated, and knows others.
+"""Tells which failures of Redis are temporary, so that the same call may be repeated; and a wrong type.
 
 A call that failed for any other reason would fail for ever.
 """

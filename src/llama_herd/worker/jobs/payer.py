@@ -50,7 +50,7 @@ class Payer(threading.Thread):
     def run(self) -> None:
         first = self._tenancies.first
         interval_s = INTERVAL_S if first.settings.keeps_results_elsewhere else UNHURRIED_INTERVAL_S
-        while not self._is_stopping:
+        while True:
             self._is_asked.wait(interval_s)
             self._is_asked.clear()
             if self._is_stopping:

@@ -186,10 +186,12 @@ class Revoker(threading.Thread):
     def _revoke(self, job_ids: Rows[str], tenancy: Tenancy) -> None:
         """Cancel jobs. They are remembered before: a claim in between looks for its job among them later."""
         tenancy.revoked.add(job_ids)
-        for job_id, answer in zip(job_ids, self._cancelled(job_ids, tenancy.ledger), strict=True):
-            if answer is not Cancellation.UNKNOWN:
-                tenancy.revoked.drop(job_id)
-        self._on_end()
+        answers = zip(job_ids, self._cancelled(job_ids, tenancy.ledger), strict=True)
+        known = [job_id for job_id, answer in answers if answer is not Cancellation.UNKNOWN]
+        for job_id in known:
+            tenancy.revoked.drop(job_id)
+        if known:
+            self._on_end()
 
     def _cancelled(self, job_ids: Rows[str], ledger: Ledger) -> Rows[Cancellation | ResponseError]:
         """The answers of the ledger, as soon as Redis gives them; none once the worker stops."""

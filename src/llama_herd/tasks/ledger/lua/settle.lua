@@ -1,5 +1,5 @@
--- SETTLE: note that Celery has the job's result and its links are sent. Nothing is left to do for later messages. From then on
--- a job that was owed is kept for as long as it still was when it was first owed.
+-- SETTLE: note that Celery has the job's result and its links are sent. Nothing is left to do for later messages. From then
+-- on a job that was owed is kept for as long as it still was when it was first owed.
 -- needs: kept
 -- keys: job, events, owed, untold, kept, result (Celery's)
 -- args: id, is_elsewhere (1: the result is in another Redis)

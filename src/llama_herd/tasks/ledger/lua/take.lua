@@ -4,8 +4,8 @@
 -- args: queue, max_bytes# (of a lot: it ends with the message that goes beyond), leave# (so many messages are for
 --       others; 0: none), left (the mark of a message that was left to them before, and may be taken now)
 -- list lists: keys list (of the queue)
--- list orders: args tag (under which a message is noted, with its list behind it: PUT_BACK needs that), order (in which the lists are asked for it, as their
---   places: '1 2 3')
+-- list orders: args tag (under which a message is noted, with its list behind it: PUT_BACK needs that), order (in which
+--   the lists are asked for it, as their places: '1 2 3')
 -- Answers: the mark of the message that is left to others, if only that keeps all from being taken; place of a list,
 --   tag, message, ... Fails only if it has taken none.
 local MARKED = 256 -- bytes at a message's end, where its tag is
