@@ -16,6 +16,7 @@ from redis.retry import Retry
 
 from llama_herd.errors import HerdError, NotPermitted, RedisUnavailable
 from llama_herd.tasks.connection.complaint import is_denied, redis_complaint
+from llama_herd.tasks.connection.patient_connection import patient
 from llama_herd.tasks.connection.redis_url import (
     SentinelUrl,
     asks_for_certificate,
@@ -24,7 +25,8 @@ from llama_herd.tasks.connection.redis_url import (
     masked,
 )
 
-#: A call without an answer for this long has failed. Redis may have run it all the same.
+#: A call without an answer for this long has failed. Redis may have run it all the same. A long call has more
+#: time: see `patient`.
 SOCKET_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 3.0
 #: How long a Sentinel may take to say where Redis is: longer than a round trip to another continent.
@@ -41,14 +43,14 @@ MAX_CONNECTIONS = 2**31
 def connect(url: str, tries: int = TRIES, timeout_s: float = SOCKET_TIMEOUT_S) -> redis.Redis:
     """A connection of redis-py. Raises SettingsError if `url` is not the URL of a Redis."""
     made: redis.Redis = _connection(redis.Redis, sentinel.Sentinel, Retry, url, tries, timeout_s)
-    return made
+    return patient(made)
 
 
 def connect_async(url: str, tries: int = TRIES) -> redis.asyncio.Redis:
     """`connect` for asyncio."""
     kinds = redis.asyncio.Redis, async_sentinel.Sentinel, AsyncRetry
     made: redis.asyncio.Redis = _connection(*kinds, url, tries, SOCKET_TIMEOUT_S)
-    return made
+    return patient(made)
 
 
 def _connection(kind: Any, sentinels: Any, retry: Any, url: str, tries: int, timeout_s: float) -> Any:

@@ -2,8 +2,8 @@
 
 import heapq
 import threading
-from collections.abc import Iterator, Sequence as Rows
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence as Rows
+from contextlib import suppress
 from itertools import count
 from math import inf
 from queue import Empty, Queue
@@ -11,14 +11,12 @@ from time import monotonic
 from typing import NamedTuple
 
 import structlog
-from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
 from llama_herd.tasks.connection.broken_connections import LARGE_BYTES, BrokenConnections
 from llama_herd.tasks.connection.complaint import redis_complaint
-from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
 from llama_herd.tasks.ledger.answers import (
     Adopt,
@@ -62,12 +60,6 @@ LEASE_MARGIN_S = 0.2
 #: A claim may be several times longer in Redis than its message. One so long that it may break the
 #: connection is made alone.
 LARGE_CLAIM = LARGE_BYTES // 8
-
-#: A large claim that has failed is made again with more time, by the bytes of its message that the slowest
-#: line carries in a second: there the usual timeout would break each try. A dead line gets no more than the
-#: most.
-SLOWEST_BYTES_PER_S = 10_000
-LEAST_PATIENCE_S, MOST_PATIENCE_S = 2.0, 30.0
 
 #: The stream of a job without events.
 NOTHING = RecordedOutputs.from_events(())
@@ -211,8 +203,7 @@ class Intake(threading.Thread):
             self._tenancy_of(one).claim(one.job_id, one.message.job, one.message.envelope) for one in lot
         ]
         try:
-            with self._line_for(lot[0]) as redis:
-                answers = run_calls(redis, calls)
+            answers = run_calls(self._redis, calls)
         except RedisError as error:
             self._note_outage(error)
             self._try_again(lot, error)
@@ -223,17 +214,6 @@ class Intake(threading.Thread):
         for delivery, answer in zip(lot, answers, strict=True):
             self._breaks.pop(delivery, None)
             self._act_or_end(delivery, answer, first_parts.get(delivery))
-
-    @contextmanager
-    def _line_for(self, first: Delivery) -> Iterator[Redis]:
-        """The connection for a lot: one with more patience for a large claim that has failed."""
-        if first not in self._breaks:
-            yield self._redis
-            return
-        url = self._tenancies.first.settings.redis_url
-        timeout_s = LEAST_PATIENCE_S + _num_bytes(first) / SLOWEST_BYTES_PER_S
-        with connect(url, tries=0, timeout_s=min(timeout_s, MOST_PATIENCE_S)) as patient:
-            yield patient
 
     def _first_parts(
         self, lot: Rows[Delivery], answers: Rows[ClaimAnswer | ResponseError]
@@ -391,9 +371,5 @@ class Intake(threading.Thread):
 
 
 def _is_large(delivery: Delivery) -> bool:
-    return _num_bytes(delivery) >= LARGE_CLAIM
-
-
-def _num_bytes(delivery: Delivery) -> int:
     envelope = delivery.message.envelope
-    return len(delivery.body) + len(envelope.text if envelope else "")
+    return len(delivery.body) + len(envelope.text if envelope else "") >= LARGE_CLAIM
