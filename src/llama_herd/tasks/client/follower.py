@@ -23,6 +23,11 @@ from llama_herd.tasks.protocol.events import End, Event, parse_event
 #: How long a client waits for an event before it reads the stream, since a channel may lose events.
 SILENCE_S = 2.0
 
+#: Most events of a client's first read. On a fast line the next reads are longer, on a slow one shorter: a
+#: read as long as the line carries in a few seconds would run into the timeout of a call.
+SHORTEST_PAGE, FIRST_PAGE, LONGEST_PAGE = 16, 64, 4096
+FAST_S, SLOW_S = 0.25, 2.0
+
 
 def time_limit_s(timeout_s: float | None, timeout: float | None) -> float | None:
     """The time limit, given as `timeout_s` or, as in Celery, `timeout`.
@@ -54,6 +59,8 @@ class Follower:
         self._is_final = False
         #: Whether the stream must be read before live events can be passed on.
         self.is_behind = True
+        #: Most events of the next read.
+        self.page = FIRST_PAGE
         self._waits = waits
         self._timeout_s = timeout_s
         self._until_s = None if timeout_s is None else monotonic() + timeout_s
@@ -92,6 +99,13 @@ class Follower:
         if self.is_behind:
             raise RecordUnreadable(f"the stream of job {self.job_id} lacks the event after {self.last}")
         return fresh
+
+    def note_read(self, seconds: float) -> None:
+        """Make the next page longer or shorter, after a full one that took so long."""
+        if seconds < FAST_S:
+            self.page = min(2 * self.page, LONGEST_PAGE)
+        elif seconds > SLOW_S:
+            self.page = max(self.page // 2, SHORTEST_PAGE)
 
     def _take_fresh(self, events: Iterable[Event]) -> list[Event]:
         """The events that directly follow those passed on before, in order."""
@@ -142,15 +156,16 @@ class Follower:
             raise TimeoutError(f"job {self.job_id} has not ended within {self._timeout_s} s")
 
 
-async def read_new(ledger: Ledger, follower: Follower, limit: int = 0) -> list[Event]:
+async def read_new(ledger: Ledger, follower: Follower, limit: int | None = None) -> list[Event]:
     """Read new events from the stream. If there are none, check whether any can still come.
 
-    limit: read no more than so many; there may be more if there are as many.
+    limit: read no more than so many, by itself the follower's page; there may be more if there are as many.
     """
-    job_id = follower.job_id
-    events = follower.stored(await ledger.read(job_id, follower.last, limit))
-    if limit and len(events) == limit:
+    job_id, most, asked_s = follower.job_id, limit or follower.page, monotonic()
+    events = follower.stored(await ledger.read(job_id, follower.last, most))
+    if len(events) == most:
         follower.is_behind = not follower.has_ended
+        follower.note_read(monotonic() - asked_s)
     elif not events:
         try:
             follower.check_record(await ledger.record(job_id))
