@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis.asyncio
 
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.connection.connect import connect, connect_async
@@ -54,13 +55,19 @@ def test_a_long_pipeline_has_more_time_also_as_the_first_call(line: FaultProxy) 
         assert pipeline.execute()[-1] == len(LONG)
 
 
+async def made(redis: redis.asyncio.Redis) -> Any:
+    """The one connection that a client has made."""
+    await redis.ping()
+    pool: Any = redis.connection_pool
+    (connection,) = pool._available_connections
+    return connection
+
+
 def test_a_long_call_has_more_time_in_asyncio(line: FaultProxy) -> None:
     async def calls() -> None:
         async with connect_async(line.url, tries=0) as redis:
-            pool: Any = redis.connection_pool
-            connection = await pool.get_connection()
+            connection = await made(redis)
             connection.socket_timeout = TIMEOUT_S
-            await pool.release(connection)
             assert await redis.set("tale", LONG)
             assert connection.socket_timeout > TIMEOUT_S
             assert await redis.strlen("tale") == len(LONG)
@@ -72,8 +79,7 @@ def test_a_long_call_has_more_time_in_asyncio(line: FaultProxy) -> None:
 def test_a_connection_without_a_timeout_stays_without_one(line: FaultProxy) -> None:
     async def calls() -> None:
         async with connect_async(line.url, tries=0) as redis:
-            pool: Any = redis.connection_pool
-            connection = await pool.get_connection()
+            connection = await made(redis)
             connection.socket_timeout = None
             await connection.send_command("SET", "tale", LONG)
             assert await connection.read_response() == b"OK"
