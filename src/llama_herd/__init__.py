@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # `as` makes them public for type checkers
         RecordUnreadable as RecordUnreadable,
         RedisUnavailable as RedisUnavailable,
         SettingsError as SettingsError,
+        StreamRewritten as StreamRewritten,
         UnservedModel as UnservedModel,
         WorkerNotFound as WorkerNotFound,
     )
@@ -74,6 +75,7 @@ _HOMES = {
         "RecordUnreadable",
         "RedisUnavailable",
         "SettingsError",
+        "StreamRewritten",
         "UnservedModel",
         "WorkerNotFound",
     ),

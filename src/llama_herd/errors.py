@@ -21,6 +21,7 @@ HerdError
 │   ├── StorageFull     there is no room for them
 │   └── FileLost        the bytes of a file are not where they were stored
 ├── RecordUnreadable    a job's data in Redis is incomplete, or was not written by llama-herd
+│   └── StreamRewritten a failover has lost events that were read, and the job went on without them
 ├── GenerationError     a job ended with an error; `code` says which, `retriable` whether to try again
 └── DeadlineExceeded    a job was not finished by its deadline
 
@@ -289,6 +290,23 @@ class RecordUnreadable(HerdError, ValueError):
     """A job's data in Redis is incomplete, or was not written by llama-herd. The message says which data."""
 
     http = HttpAnswer(500, ErrorCode.UNREADABLE, "the data of this job is not what we wrote", "{e}")
+
+
+class StreamRewritten(RecordUnreadable):
+    """A failover of Redis has lost events that a reader has passed on, and the job went on from before them.
+
+    Whoever reads the stream again from its beginning gets it whole, as it is on record now.
+    """
+
+    @classmethod
+    def behind(cls, job_id: str, seq: int) -> Self:
+        """The error of a reader that has passed on the events up to number `seq`."""
+        return cls(
+            f"Redis has lost events of job {job_id} up to number {seq}, which this reader has passed on, and "
+            "the job went on without them. Fix: read the stream again from its beginning"
+        )
+
+    http = HttpAnswer(503, "stream_rewritten", "a part of this stream was lost: read it again", "{e}")
 
 
 class GenerationError(HerdError):

@@ -22,6 +22,7 @@ from llama_herd.errors import (
     SettingsError,
     StorageFull,
     StorageUnavailable,
+    StreamRewritten,
     WorkerNotFound,
 )
 from llama_herd.http_status import http_status
@@ -45,6 +46,7 @@ TOLD: tuple[HerdError, ...] = (
     StorageUnavailable("/secret"),
     DeadlineExceeded(),
     RecordUnreadable("key secret"),
+    StreamRewritten.behind("a", 3),
     SettingsError("a setting"),
     HerdError("else"),
 )

@@ -7,7 +7,7 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Self, TypeVar, Unpack
 
-from llama_herd.errors import RedisUnavailable, UnservedModel
+from llama_herd.errors import RedisUnavailable, StreamRewritten, UnservedModel
 from llama_herd.tasks.client.batch.batch_row import BatchJob
 from llama_herd.tasks.client.batch.client_batch import AsyncBatch, ProgressHook, ProgressTeller
 from llama_herd.tasks.client.batch.window import BatchWindow
@@ -177,6 +177,12 @@ class AsyncClient:
         return await self._result(self._readers(), follower)
 
     async def _result(self, readers: Readers, follower: Follower) -> Result:
+        try:
+            return await self._read_result(readers, follower)
+        except StreamRewritten:
+            return await self._read_result(readers, follower.anew())
+
+    async def _read_result(self, readers: Readers, follower: Follower) -> Result:
         async with readers.reading(follower) as reader, aclosing(self._event_lists(readers, reader)) as found:
             return Result.from_events([event async for events in found for event in events])
 

@@ -7,7 +7,7 @@ from typing import TypeVar, Unpack
 
 from redis.client import PubSub
 
-from llama_herd.errors import RedisUnavailable, UnservedModel
+from llama_herd.errors import RedisUnavailable, StreamRewritten, UnservedModel
 from llama_herd.tasks.client.batch.batch_row import BatchJob
 from llama_herd.tasks.client.batch.client_batch import ClientBatch, ProgressHook, ProgressTeller
 from llama_herd.tasks.client.batch.window import BatchWindow
@@ -151,7 +151,8 @@ class Client(AbstractContextManager["Client"]):
         exist yet. Raises TimeoutError if the job has not ended after `timeout_s` seconds, and JobNotFound if
         it does not exist by then; without `wait`, JobNotFound comes at once. `timeout` is another name of
         `timeout_s`, as in Celery; with both, TypeError is raised. Raises RecordUnreadable if the stream is
-        damaged or was not written by llama-herd.
+        damaged or was not written by llama-herd, and StreamRewritten if a failover of Redis has lost a part
+        that was yielded, and the job went on without it.
         """
         limit_s = time_limit_s(timeout_s, timeout)
         with closing(self._event_lists(job_id, after, limit_s, wait)) as found:
@@ -214,7 +215,11 @@ class Client(AbstractContextManager["Client"]):
         A Redis user in the role of a subscriber cannot see whether a job exists, and so always waits.
         """
         limit_s = time_limit_s(timeout_s, timeout)
-        return Result.from_events(self.stream(job_id, timeout_s=limit_s, wait=wait or limit_s is not None))
+        waits = wait or limit_s is not None
+        try:
+            return Result.from_events(self.stream(job_id, timeout_s=limit_s, wait=waits))
+        except StreamRewritten:
+            return Result.from_events(self.stream(job_id, timeout_s=limit_s, wait=waits))
 
     def embed(
         self, texts: Sequence[Text], *, timeout_s: float | None = None, **fields: Unpack[EmbedFields]

@@ -12,8 +12,9 @@ from time import monotonic
 from pydantic import ValidationError
 from redis.exceptions import NoPermissionError, RedisError
 
-from llama_herd.errors import JobNotFound, RecordUnreadable
+from llama_herd.errors import JobNotFound, RecordUnreadable, StreamRewritten
 from llama_herd.tasks.client.arguments import checked_count, checked_seconds
+from llama_herd.tasks.client.continuity import Continuity
 from llama_herd.tasks.client.job_status import read_job_status
 from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.ledger.answers import JobRecord
@@ -55,6 +56,7 @@ class Follower:
         self.last = checked_count("after", after)
         self.has_ended = False
         self._after = after
+        self._continuity = Continuity(is_whole=not after)
         #: Whether the record has said that the job is over, and the stream was not read since then.
         self._is_final = False
         #: Whether the stream must be read before live events can be passed on.
@@ -64,6 +66,10 @@ class Follower:
         self._waits = waits
         self._timeout_s = timeout_s
         self._until_s = None if timeout_s is None else monotonic() + timeout_s
+
+    def anew(self) -> "Follower":
+        """A follower of the same job from its beginning, up to the same time."""
+        return Follower(self.job_id, timeout_s=self.left_s, waits=self._waits)
 
     @property
     def left_s(self) -> float | None:
@@ -91,7 +97,9 @@ class Follower:
         return self._take_fresh(event for event in events if event.job == self.job_id)
 
     def stored(self, events: Iterable[Event]) -> list[Event]:
-        """The events to pass on after a read of the stream. Raises RecordUnreadable if it is damaged."""
+        """The events to pass on after a read of the stream. Raises RecordUnreadable if it is damaged, also
+        StreamRewritten.
+        """
         found = list(events)
         if any(event.job != self.job_id for event in found):
             raise RecordUnreadable(f"the stream of job {self.job_id} contains an event of another job")
@@ -108,7 +116,7 @@ class Follower:
             self.page = max(self.page // 2, SHORTEST_PAGE)
 
     def _take_fresh(self, events: Iterable[Event]) -> list[Event]:
-        """The events that directly follow those passed on before, in order."""
+        """The events that directly follow those passed on before, in order. Raises StreamRewritten."""
         fresh: list[Event] = []
         self.is_behind = False
         for event in events:
@@ -117,6 +125,8 @@ class Follower:
             if event.seq > self.last + 1:
                 self.is_behind = True
                 break
+            if not self._continuity.goes_on(event):
+                raise StreamRewritten.behind(self.job_id, self.last)
             self.last = event.seq
             self.has_ended = isinstance(event, End)
             fresh.append(event)

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
-from llama_herd.errors import NotPermitted
+from llama_herd.errors import NotPermitted, StreamRewritten
 from llama_herd.tasks.client.core import ClientCore
 from llama_herd.tasks.client.follower import Follower, read_new
 from llama_herd.tasks.client.job_status import read_snapshot
@@ -170,7 +170,10 @@ class TenantClient:
 
     async def all_events(self, job_id: str) -> list[Event]:
         """The job's events once it has ended. Raises what `events` does."""
-        return [event async for found in self.events(job_id) for event in found]
+        try:
+            return [event async for found in self.events(job_id) for event in found]
+        except StreamRewritten:
+            return [event async for found in self.events(job_id) for event in found]
 
     async def close(self) -> None:
         """End this tenant's streams. The connections stay open for other tenants."""

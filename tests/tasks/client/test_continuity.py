@@ -1,0 +1,178 @@
+"""A reader that goes on behind events that Redis has lost says so, or has read what is on record."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from llama_herd.error_code import ErrorCode
+from llama_herd.errors import StreamRewritten
+from llama_herd.tasks import AsyncClient, Client
+from llama_herd.tasks.client.continuity import Continuity
+from llama_herd.tasks.client.follower import Follower
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
+from llama_herd.tasks.protocol.events import End, Event, Failure, Started, Token, parse_event
+from llama_herd.tasks.protocol.result import Result
+from tests.chaos.harness.patience import PATIENCE_S, wait_until
+from tests.tasks.herd import Herd, end, started, token
+
+JOB = "a"
+
+
+class Stream:
+    """Events as workers write them, of attempts that draw the same tokens, or others."""
+
+    def __init__(self, draw: random.Random, num_choices: int) -> None:
+        self.draw = draw
+        self.events: list[Event] = []
+        self.nums = [0] * num_choices
+
+    @property
+    def seq(self) -> int:
+        return len(self.events) + 1
+
+    def copy(self, num_events: int) -> "Stream":
+        """What a replica has: the first events."""
+        made = Stream(self.draw, len(self.nums))
+        made.events = self.events[:num_events]
+        for event in made.events:
+            if isinstance(event, Token):
+                made.nums[event.choice or 0] += len(event.ids)
+        return made
+
+    def attempt(self, epoch: int, num_events: int, first_id: int = 100) -> None:
+        fields: Any = {"seq": self.seq, "job": JOB, "epoch": epoch, "seed": 7, "n": len(self.nums)}
+        self.events.append(Started(**fields, attempt=epoch, worker="w", model="tales"))
+        for _ in range(num_events):
+            choice = self.draw.randrange(len(self.nums))
+            at, num = self.nums[choice], self.draw.choice((1, 1, 2, 3))
+            ids = tuple(range(first_id + at, first_id + at + num))
+            self.nums[choice] += num
+            text = "".join(f"<{one}>" for one in ids)
+            self.events.append(
+                Token(seq=self.seq, job=JOB, epoch=epoch, i=at, ids=ids, text=text, choice=choice)
+            )
+
+    def end(self, epoch: int) -> None:
+        text = "".join(event.text for event in self.events if isinstance(event, Token))
+        self.events.append(
+            End(
+                seq=self.seq,
+                job=JOB,
+                epoch=epoch,
+                finish_reason="stop",
+                n=sum(self.nums),
+                text_sha256=sha256(text.encode()).hexdigest(),
+                attempts=epoch,
+            )
+        )
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_whoever_reads_across_a_lost_part_is_told_or_has_the_record(seed: int) -> None:
+    draw = random.Random(seed)
+    old = Stream(draw, draw.choice((1, 1, 2)))
+    epoch = 1
+    old.attempt(epoch, draw.randint(0, 6))
+    if draw.random() < 0.5:
+        old.attempt(epoch := 2, draw.randint(0, 6))
+    new = old.copy(draw.randint(1, len(old.events)))
+    lost_epoch = max(event.epoch for event in new.events) + 1  # it may be one that was read
+    new.attempt(lost_epoch, draw.randint(0, 9), first_id=draw.choice((100, 900)))
+    new.end(lost_epoch)
+    follower = Follower(JOB)
+    read = follower.stored(old.events)
+    try:
+        read += follower.stored(new.events)
+    except StreamRewritten:
+        return
+    if follower.has_ended:
+        assert ids_of(read) == ids_of(new.events)
+    else:  # the stream on record is shorter than what was read: no end comes
+        assert len(new.events) <= len(old.events)
+
+
+def ids_of(events: Iterable[Event]) -> list[tuple[int, ...]]:
+    result = Result.from_events(events)
+    return [one.ids for one in result.choices or (result,)]
+
+
+def test_a_stream_goes_on_however_it_began_and_ended() -> None:
+    """Reads from the middle, an error behind events that are lost, and text that was withheld."""
+    early, late = Token(seq=2, job=JOB, epoch=1, i=0, ids=(1, 2), text="a"), token(JOB, 5, 4, epoch=2)
+    withheld = Token(seq=6, job=JOB, epoch=3, i=5, ids=(), text="")
+    middle = Continuity(is_whole=False)
+    assert all(map(middle.goes_on, (parse_event(late.event), withheld, parse_event(end(JOB, 7, 9).event))))
+    whole = Continuity(is_whole=True)
+    lost = Failure(code=ErrorCode.UNREADABLE, message="lost")
+    failed = End(seq=3, job=JOB, epoch=1, finish_reason="error", n=1, attempts=1, error=lost)
+    assert all(map(whole.goes_on, (parse_event(started(JOB).event), early, failed)))
+
+
+def rewrite(redis: Redis, herd: Herd, entries: Iterable[EmitEntry]) -> None:
+    """Let the stream be what a promoted replica has, and what was written there."""
+    redis.delete(herd.ledger.events_key(JOB))
+    for entry in entries:
+        redis.xadd(herd.ledger.events_key(JOB), {"e": entry.event}, id=f"{entry.seq}-0")
+
+
+READ = started(JOB), token(JOB, 2, 0), token(JOB, 3, 1), token(JOB, 4, 2)
+#: Another worker had only the first two.
+RECORDED = (
+    *READ[:2],
+    started(JOB, 3, 2, 1),
+    *(token(JOB, 4 + i, 1 + i, epoch=2) for i in range(3)),
+    end(JOB, 7, 4, 2),
+)
+
+
+@pytest.fixture
+def read(redis: Redis, herd: Herd) -> None:
+    herd.submit(JOB)
+    herd.claimed(JOB)
+    rewrite(redis, herd, READ)
+
+
+@pytest.mark.usefixtures("read")
+def test_a_stream_says_that_it_was_rewritten_and_a_result_is_that_of_the_record(
+    redis_url: str, redis: Redis, herd: Herd
+) -> None:
+    with Client(redis_url) as client:
+        events = client.stream(JOB)
+        assert [next(events).seq for _ in READ] == [1, 2, 3, 4]
+        rewrite(redis, herd, RECORDED)
+        with pytest.raises(StreamRewritten, match=f"events of job {JOB} up to number 4"):
+            list(events)
+        assert client.result(JOB).ids == (100, 101, 102, 103)
+
+
+def sync_result(url: str) -> Result:
+    with Client(url) as client:
+        return client.result(JOB)
+
+
+def async_result(url: str) -> Result:
+    async def ask() -> Result:
+        async with AsyncClient(url) as client:
+            return await client.result(JOB)
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.usefixtures("read")
+@pytest.mark.parametrize("result", [sync_result, async_result])
+def test_a_result_that_is_waited_for_is_that_of_the_record(
+    redis_url: str, redis: Redis, herd: Herd, result: Callable[[str], Result]
+) -> None:
+    redis.config_resetstat()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(result, redis_url)
+        wait_until(lambda: "cmdstat_xrange" in redis.info("commandstats"), "it has read what is there")
+        rewrite(redis, herd, RECORDED)
+        redis.publish(herd.ledger.channel(JOB), RECORDED[-1].event)
+        assert waiting.result(PATIENCE_S).ids == (100, 101, 102, 103)
