@@ -46,6 +46,8 @@ _ENDED_JOB: ColumnKinds = {
 }
 #: From this share of their limit on it is shown what ended jobs keep.
 KEPT_SHOWN = 0.75
+#: Why else no worker is seen, as where Redis is full.
+SILENT = ", or none can report: see herd doctor"
 #: What becomes of messages in lists that no worker asks.
 STRAYS = "a worker takes them within a second; else see herd doctor"
 
@@ -83,7 +85,7 @@ def status_view(whole: Status, model: str | None = None) -> Group:
         "",
         FoldingTable(_QUEUE, map(_queue_cells, found.queues)) if found.queues else "no queue holds anything",
         "",
-        FoldingTable(_WORKER, map(_worker_cells, workers)) if workers else f"no worker{whose} is up",
+        FoldingTable(_WORKER, map(_worker_cells, workers)) if workers else f"no worker{whose} is up{SILENT}",
         *map(harmless, warning_lines(found, whole.served_models)),
     )
 
