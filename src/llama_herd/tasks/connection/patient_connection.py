@@ -41,7 +41,8 @@ class _Patience:
         extra_s = _extra_s(parts)
         if (extra_s or self._extra_s) and self.socket_timeout is not None:
             made.send_packed_command([], check_health)  # it connects
-            self._sock.settimeout(self.socket_timeout + extra_s)
+            if (sock := self._sock) is not None:  # another thread may close the client
+                sock.settimeout(self.socket_timeout + extra_s)
             self._extra_s, check_health = extra_s, False
         made.send_packed_command(parts, check_health)
 
