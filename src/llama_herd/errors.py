@@ -21,7 +21,7 @@ HerdError
 │   ├── StorageFull     there is no room for them
 │   └── FileLost        the bytes of a file are not where they were stored
 ├── RecordUnreadable    a job's data in Redis is incomplete, or was not written by llama-herd
-│   └── StreamRewritten a failover has lost events that were read, and the job went on without them
+│   └── StreamRewritten Redis has lost events that were read, and the job went on without them
 ├── GenerationError     a job ended with an error; `code` says which, `retriable` whether to try again
 └── DeadlineExceeded    a job was not finished by its deadline
 
@@ -293,9 +293,10 @@ class RecordUnreadable(HerdError, ValueError):
 
 
 class StreamRewritten(RecordUnreadable):
-    """A failover of Redis has lost events that a reader has passed on, and the job went on from before them.
+    """Redis has lost events that a reader has passed on, and the job went on from before them.
 
-    Whoever reads the stream again from its beginning gets it whole, as it is on record now.
+    So it may be after a failover or a power loss. Whoever reads the stream again from its beginning gets it
+    whole, as it is on record now.
     """
 
     @classmethod

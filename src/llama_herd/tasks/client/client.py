@@ -151,8 +151,8 @@ class Client(AbstractContextManager["Client"]):
         exist yet. Raises TimeoutError if the job has not ended after `timeout_s` seconds, and JobNotFound if
         it does not exist by then; without `wait`, JobNotFound comes at once. `timeout` is another name of
         `timeout_s`, as in Celery; with both, TypeError is raised. Raises RecordUnreadable if the stream is
-        damaged or was not written by llama-herd, and StreamRewritten if a failover of Redis has lost a part
-        that was yielded, and the job went on without it.
+        damaged or was not written by llama-herd, and StreamRewritten if Redis has lost a part that was
+        yielded, as in a failover, and the job went on without it.
         """
         limit_s = time_limit_s(timeout_s, timeout)
         with closing(self._event_lists(job_id, after, limit_s, wait)) as found:

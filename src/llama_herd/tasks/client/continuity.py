@@ -1,7 +1,7 @@
 """Continuity: whether each event of a job goes on from those that a reader has passed on.
 
-A promoted replica may lack events that were read. Where their worker does not write them again, others get
-their numbers.
+A promoted replica, or a Redis after a power loss, may lack events that were read. Where their worker does not
+write them again, others get their numbers.
 """
 
 from collections import Counter
