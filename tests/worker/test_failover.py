@@ -1,17 +1,20 @@
 """A worker, clients, Celery and the gateway by Sentinels: all follow when the primary is lost."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llama_herd.errors import RedisUnavailable
+from llama_herd.errors import RedisUnavailable, StreamRewritten
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.worker.settings import WorkerSettings
+from tests.chaos.harness.faults.failover import cut_off
 from tests.chaos.harness.patience import wait_until
 from tests.local.processes import ForkedWorker, standstill
 from tests.local.watched_redis import WatchedRedis
@@ -76,6 +79,33 @@ def test_all_follow_the_primary(
             result = client.result(long, timeout_s=30)
             assert (result.finish_reason, result.attempts) == ("cancelled", 1)
             assert worker.is_alive
+
+
+def test_a_reader_is_told_where_another_worker_goes_on_from_before_what_it_has_read(
+    primary: EmbeddedRedis, endless_settings: WorkerSettings, tmp_path: Path
+) -> None:
+    with WatchedRedis(primary) as watched:
+        settings = endless_settings.model_copy(update={"redis_url": watched.url, "model_name": "m"})
+        slow = standstill(tmp_path, step_s=0.02)
+        with ExitStack() as stack:
+            client = stack.enter_context(Client(settings=settings))
+            worker = stack.enter_context(ForkedWorker(settings, "a@test", tmp_path / "a.log", **slow))
+            job_id = client.submit(prompt="a", sampling={"max_tokens": 300, "seed": 7})
+            events = client.stream(job_id)
+            read = list(islice(events, 10))
+            with cut_off(watched, primary):
+                read += islice(events, 10)
+                worker.process.kill()
+                primary.stop()
+            watched.wait_for_promotion()
+            stack.enter_context(ForkedWorker(settings, "b@test", tmp_path / "b.log", **slow))
+            with pytest.raises(StreamRewritten, match=f"up to number {read[-1].seq}"):
+                list(events)
+            result = client.result(job_id, timeout_s=30)
+            assert (result.attempts, len(result.ids)) == (2, 300)
+            assert (
+                "".join(event.text for event in client.stream(job_id) if event.type == "token") == result.text
+            )
 
 
 def _answered(act: Any) -> bool:

@@ -12,6 +12,7 @@ from time import sleep, time
 
 from redis import Redis
 
+from llama_herd.local.redis_server import EmbeddedRedis
 from tests.chaos.harness.faults.redis_faults import ENDURING
 from tests.chaos.harness.fragile_redis import FragileRedis
 from tests.chaos.harness.herd import Herd
@@ -59,7 +60,7 @@ def failover(herd: Herd) -> Iterator[list[str]]:
 
 
 @contextmanager
-def cut_off(watched: WatchedRedis, primary: FragileRedis) -> Iterator[None]:
+def cut_off(watched: WatchedRedis, primary: EmbeddedRedis) -> Iterator[None]:
     """Within the block the replica gets nothing."""
     os.kill(watched.replica.pid, signal.SIGSTOP)
     try:
