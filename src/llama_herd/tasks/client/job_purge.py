@@ -14,6 +14,7 @@ from llama_herd.tasks.client.queued_messages import queued_messages
 from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.ledger.answers import JobRecord, Purge
 from llama_herd.tasks.ledger.dead_letters import MAX_LETTERS, DeadLetters
+from llama_herd.tasks.ledger.keys import around_id
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, together
 from llama_herd.tasks.ledger.replies import text
@@ -44,7 +45,7 @@ async def purge_job(ledger: Ledger, job_id: str, queue: str, *, search: bool = F
 
 async def purge_ended_jobs(ledger: Ledger) -> int:
     """Purge every job that is over, and return how many."""
-    prefix, _, suffix = ledger.job_key("\0").partition("\0")
+    prefix, suffix = around_id(ledger.job_key).values()
     pattern = f"{_escaped_pattern(prefix)}*{_escaped_pattern(suffix)}"
     num_purged = 0
     bare_ids: set[str] = set()

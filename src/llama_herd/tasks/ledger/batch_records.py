@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+from llama_herd.tasks.ledger.keys import around_id
 from llama_herd.tasks.ledger.redis_call import Argument, RedisCall
 from llama_herd.tasks.ledger.replies import fields_of, text
 from llama_herd.tasks.ledger.script import Script
@@ -180,7 +181,6 @@ class BatchRecords(StorageKeys):
         most: batches that the tenant may have; 0: any.
         webhook_secret: what its webhook is signed with; the record keeps it until the end.
         """
-        start, _, end = self.batch_key("\0").partition("\0")
         return call(
             _CREATE,
             partial(_read_created, request),
@@ -192,8 +192,7 @@ class BatchRecords(StorageKeys):
             own_storage=self.storage,
             asked=request.to_json(),
             most=most,
-            start=start,
-            stop=end,
+            **around_id(self.batch_key),
             secret=webhook_secret,
         )
 

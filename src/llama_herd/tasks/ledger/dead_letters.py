@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Revival
-from llama_herd.tasks.ledger.keys import Keys
+from llama_herd.tasks.ledger.keys import Keys, around_id
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import number, score_number, text
 from llama_herd.tasks.ledger.script import Script
@@ -89,14 +89,12 @@ class DeadLetters(Keys):
 
     def jobs(self, limit: int = 100) -> RedisCall[list[DeadJob]]:
         """The poisoned jobs, the newest first, a thousand at most."""
-        prefix, _, suffix = self.job_key("\0").partition("\0")
         return call(
             _QUARANTINE,
             lambda reply: [_dead_job(*row) for row in reply],
             **self.keys_named("quarantine"),
             most=min(limit, MAX_LETTERS),
-            before=prefix,
-            after=suffix,
+            **around_id(self.job_key),
         )
 
     def is_quarantined(self, job_id: str) -> RedisCall[bool]:

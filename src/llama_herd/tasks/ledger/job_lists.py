@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 from llama_herd.tasks.ledger.job_reads import read_fields
-from llama_herd.tasks.ledger.keys import Keys
+from llama_herd.tasks.ledger.keys import Keys, around_id
 from llama_herd.tasks.ledger.redis_call import RedisCall, both
 from llama_herd.tasks.ledger.replies import number_or_none, text
 from llama_herd.tasks.ledger.script import Script
@@ -197,8 +197,7 @@ class JobLists(Keys):
 
     def _records_of(self, jobs: Sequence[Cursor]) -> dict[str, Any]:
         """The records of jobs, and what their keys have around the ids."""
-        before, _, after = self.job_key("\0").partition("\0")
-        return {"before": before, "after": after, "records": [self.job_key(one.job_id) for one in jobs]}
+        return {**around_id(self.job_key), "records": [self.job_key(one.job_id) for one in jobs]}
 
 
 def _ended_list(*, is_failed: bool) -> str:

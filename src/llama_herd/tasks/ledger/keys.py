@@ -53,7 +53,7 @@ herd:<tenant>:celery-taskset-meta-<id> and herd.<tenant>:<model>. Messages in th
 tenants are under herd:<tenant>+<tenant>:unacked.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 #: Names that scripts have for keys of other names.
@@ -67,6 +67,12 @@ _LONG_NAMES = {
 def joint_tenant(tenants: Collection[str]) -> str:
     """The combined name of several tenants: their names with a + between. No tenant's name has a +."""
     return "+".join(sorted(tenants))
+
+
+def around_id(key_of: Callable[[str], str]) -> dict[str, str]:
+    """What the keys of records have before and after an id, by the names that scripts have for these."""
+    before, _, after = key_of("\0").partition("\0")
+    return {"before": before, "after": after}
 
 
 @dataclass(frozen=True)

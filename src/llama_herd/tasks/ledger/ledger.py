@@ -32,6 +32,7 @@ from llama_herd.tasks.ledger.answers import (
 )
 from llama_herd.tasks.ledger.held_jobs import read_emit
 from llama_herd.tasks.ledger.job_reads import JobReads
+from llama_herd.tasks.ledger.keys import around_id
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S
@@ -276,15 +277,13 @@ class Ledger(JobReads):
 
     def owed(self, most: int, again_ms: int) -> RedisCall[list[OwedJob]]:
         """The jobs of whose end Celery is to be told now, due again in `again_ms` unless settled by then."""
-        start, _, end = self.job_key("\0").partition("\0")
         return call(
             _OWED,
             lambda reply: [OwedJob(text(id), raw) for id, raw in zip(reply[::2], reply[1::2], strict=True)],
             **self.keys_named("owed", "untold"),
             most=most,
             again_ms=again_ms,
-            keys_start=start,
-            record_end=end,
+            **around_id(self.job_key),
         )
 
     def _debt(self, job_id: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from llama_herd.tasks.ledger.keys import Keys
+from llama_herd.tasks.ledger.keys import Keys, around_id
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.script import Script
@@ -117,14 +117,12 @@ class Overview(Keys):
 
         max_looks: most running jobs that are assigned to their queues; 0: none is counted.
         """
-        before, _, after = self.job_key("\0").partition("\0")
         return call(
             _QUEUES,
             partial(_read_counts, self.tenant),
             **self.keys_named("waiting", "served", "leases", "dead", "quarantine", "delayed"),
             **self.keys_named("owed", "kept", "paused"),
-            before=before,
-            after=after,
+            **around_id(self.job_key),
             max_queues=max_queues,
             max_looks=max_looks,
             lately_ms=1000 * LATELY_S,

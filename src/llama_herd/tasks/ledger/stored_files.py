@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from llama_herd.tasks.ledger.keys import Keys
+from llama_herd.tasks.ledger.keys import Keys, around_id
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import fields_of, text
 from llama_herd.tasks.ledger.script import Script
@@ -264,14 +264,12 @@ def records_page(
 
     leaves_out: what has expired.
     """
-    start, _, end = keys.key(f"{{\0}}:{kind}").partition("\0")
     return call(
         _LISTING,
         _read_page,
         index=keys.key(index),
-        start=start,
-        stop=end,
-        after=after,
+        **around_id(lambda name: keys.key(f"{{{name}}}:{kind}")),
+        last=after,
         most=most,
         order=order,
         purpose=purpose,

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.ledger.answers import Swept
+from llama_herd.tasks.ledger.keys import around_id
 from llama_herd.tasks.ledger.ledger import LOST, Ledger, end_tail
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import text
@@ -38,8 +39,6 @@ def sweep_tenant(ledger: Ledger) -> RedisCall[Swept]:
     Every worker calls it about once a second; most calls do nothing. It also ends jobs that nobody runs
     and that are cancelled, past their deadline, or for too long in a queue that no worker ever served.
     """
-    prefix, _, record = ledger.job_key("\0").partition("\0")
-    events = ledger.events_key("\0").removeprefix(f"{prefix}\0")
     unserved = (
         f"no worker has ever served the job's model, for which it waited {ledger.unserved_timeout_s} s. "
         "Fix: check the name, or set HERD_MODELS"
@@ -52,9 +51,8 @@ def sweep_tenant(ledger: Ledger) -> RedisCall[Swept]:
             *("quarantine", "untold"),
         ),
         **ledger.ending_keys,
-        keys_start=prefix,
-        record_end=record,
-        events_end=events,
+        **around_id(ledger.job_key),
+        events_after=around_id(ledger.events_key)["after"],
         channels=ledger.channel(""),
         between_ms=ledger.between_sweeps_ms,
         gap_ms=max(SWEEP_GAP_MS, ledger.lease_ms * 2 // 3),

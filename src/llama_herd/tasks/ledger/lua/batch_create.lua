@@ -2,7 +2,7 @@
 -- needs: clock
 -- keys: batch, batches (of the tenant), input (a file), due (the storage's due batches)
 -- args: id, member, window_ms# (how long it may take), own_storage, asked (what was asked for, as JSON),
---       most# (batches of the tenant; 0: any), start, stop (of a record's key),
+--       most# (batches of the tenant; 0: any), before, after (what a record's key has before and after the id),
 --       secret (that its webhook is signed with; empty: the tenant's)
 -- kept: for gateways
 -- Answers: {'ok', its record, or that of the batch that has this id} | {'full', what, whose, has, limit} |
@@ -18,7 +18,7 @@ if storage ~= own_storage then return {'elsewhere'} end
 -- Of some of the oldest those whose records have gone do not count any more.
 local function num_kept()
   for _, one in ipairs(redis.call('ZRANGE', key.batches, 0, 999)) do
-    if not redis.call('HGET', start .. one .. stop, 'id') then redis.call('ZREM', key.batches, one) end
+    if not redis.call('HGET', before .. one .. after, 'id') then redis.call('ZREM', key.batches, one) end
   end
   return redis.call('ZCARD', key.batches)
 end

@@ -5,11 +5,13 @@
 --       gaps: how many sweeps in a row came late, offset: where among the waiting jobs to look next, awake: since when
 --       some worker sweeps), dead (the letters), served, deadlines, webhook, outbox, outbox_entries, outbox_dead,
 --       kept, ended, failed, untold, paused, quarantine
--- args: keys_start (of a job's keys), record_end, events_end (of the keys of record and events), channels (their prefix),
---       between_ms# (shortest time between sweeps), gap_ms# (a longer time than this is a gap), lease_ms#, patience_ms#,
+-- args: before, after (what a record's key has before and after the id), events_after (the same of the events' key),
+--       channels (their prefix), between_ms# (shortest time between sweeps), gap_ms# (a longer time than this is a gap),
+--       lease_ms#, patience_ms#,
 --       max_pushes# (of overtaken messages), max_looks# (at waiting jobs), max_taken# (back, of dead workers),
---       ended_s# (life of an ended job), failed_s# (its least, if it failed), letter_s# (life of a
---       dead letter, and of a quarantined job), late_tail, cancelled_tail, lost_tail (of the final event: deadline, cancelled, record gone), unserved_tail,
+--       ended_s# (life of an ended job), failed_s# (its least, if it failed),
+--       letter_s# (life of a dead letter, and of a quarantined job),
+--       late_tail, cancelled_tail, lost_tail, unserved_tail (of the final event: deadline, cancelled, record gone, no worker),
 --       unserved_ms# (a job ends after so long if no worker has ever served its queue; 0: never),
 --       away_ms# (longer than this without a sweep, and all workers were away), max_outbox# (messages)
 -- list standing: args queue (that may be without a worker)
@@ -34,7 +36,7 @@ end
 if now - last > math.max(gap_ms, away_ms) or awake > now then awake = now end
 redis.call('HSET', key.sweep, 'last', now, 'hold', hold, 'gaps', gaps, 'awake', awake)
 
-local function job_key(id) return keys_start .. id .. record_end end
+local function job_key(id) return before .. id .. after end
 
 -- How long to wait for a claim after so many pushes in vain: patience x 1, 2, 4 ... 256.
 local function wait_ms(waits) return patience_ms * 2 ^ math.min(math.max((tonumber(waits) or 0) - 1, 0), 8) end
@@ -105,7 +107,7 @@ local function is_unserved(queue, due_ms)
 end
 
 local function keys_of(id)
-  local own = {job = job_key(id), events = keys_start .. id .. events_end, channel = channels .. id}
+  local own = {job = job_key(id), events = before .. id .. events_after, channel = channels .. id}
   own.ttl_s, own.failed_s = ended_s, failed_s
   return setmetatable(own, {__index = key})
 end
