@@ -55,7 +55,7 @@ class DeadLetters(Keys):
         return call(
             _DEAD,
             lambda reply: None,
-            letters=self.key("dead"),
+            **self.keys_named("dead"),
             most=MAX_LETTERS,
             ttl_s=self.ttl_s,
             fields=letter,
@@ -81,7 +81,7 @@ class DeadLetters(Keys):
 
     def revive(self, number: str) -> RedisCall[Revival]:
         """Push a letter back to the queue it came from, and delete the letter."""
-        return call(_REVIVE, lambda reply: Revival(text(reply)), letters=self.key("dead"), number=number)
+        return call(_REVIVE, lambda reply: Revival(text(reply)), **self.keys_named("dead"), number=number)
 
     def drop(self, number: str) -> RedisCall[bool]:
         """Delete a letter; whether there was one."""

@@ -83,7 +83,7 @@ class Outbox(Keys):
 
     def due(self, limit: int, again_ms: int) -> RedisCall[list[WebhookEntry]]:
         """At most `limit` webhooks that are due. They are due again after `again_ms`, unless settled."""
-        keys = {"outbox": self.key("outbox"), "entries": self.key("outbox:entries")}
+        keys = self.keys_named("outbox", "outbox_entries")
         return call(_DUE, _read_due, **keys, most=limit, again_ms=again_ms)
 
     def sent(self, entry: WebhookEntry) -> RedisCall[None]:
@@ -132,8 +132,7 @@ class Outbox(Keys):
 
     @property
     def _all(self) -> dict[str, str]:
-        names = {"outbox": "outbox", "entries": "outbox:entries", "dead": "outbox:dead"}
-        return {name: self.key(key) for name, key in names.items()}
+        return self.keys_named("outbox", "outbox_entries", "outbox_dead")
 
 
 def webhook_message_id(job_id: str) -> str:

@@ -277,7 +277,7 @@ class Acl:
     @property
     def _outbox(self) -> frozenset[str]:
         """The outbox's keys, where scripts that end a job note its webhook; found beside `leases`."""
-        return frozenset(map(self._ledger.key, ("webhook", "outbox", "outbox:entries", "outbox:dead")))
+        return frozenset(self._ledger.outbox_keys.values())
 
     @property
     def _lists(self) -> frozenset[str]:

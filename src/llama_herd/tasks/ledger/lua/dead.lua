@@ -1,6 +1,6 @@
 -- DEAD: keep a message that could not be read; the caller has cut it if it was too long.
--- keys: letters
+-- keys: dead (the letters)
 -- args: most, ttl_s (life of a letter)
 -- pairs fields:
-redis.call('XADD', key.letters, 'MAXLEN', most, '*', unpack(fields))
-redis.call('EXPIRE', key.letters, ttl_s)
+redis.call('XADD', key.dead, 'MAXLEN', most, '*', unpack(fields))
+redis.call('EXPIRE', key.dead, ttl_s)

@@ -1,6 +1,6 @@
 -- OUTBOX_SETTLE: note what became of a message. One that was forgotten meanwhile stays forgotten.
 -- needs: clock
--- keys: outbox, entries, dead
+-- keys: outbox, outbox_entries, outbox_dead
 -- args: message, outcome (sent, later or dead), in_ms# (in how long it is due again), entry (its new one, unless sent)
 -- kept: for gateways
 if not redis.call('ZSCORE', key.outbox, message) then return end
@@ -9,9 +9,9 @@ if outcome == 'later' then
 else
   redis.call('ZREM', key.outbox, message)
 end
-if outcome == 'dead' then redis.call('ZADD', key.dead, now_ms(), message) end
+if outcome == 'dead' then redis.call('ZADD', key.outbox_dead, now_ms(), message) end
 if outcome == 'sent' then
-  redis.call('HDEL', key.entries, message)
+  redis.call('HDEL', key.outbox_entries, message)
 else
-  redis.call('HSET', key.entries, message, entry)
+  redis.call('HSET', key.outbox_entries, message, entry)
 end
