@@ -6,8 +6,6 @@
 -- more records: (of the jobs)
 -- kept: for gateways
 -- Answers: how many of the jobs it has looked at, then for each that it has found its row (see row.lua)
-local rows = {}
-
 local function has_notes(metadata)
   if #notes == 0 then return true end
   local is_read, found = pcall(cjson.decode, metadata or '')
@@ -22,11 +20,7 @@ local function look(job)
   local row, record = row_of(name_in(job, before, after), job)
   if not row or not record.ended_ms or record.state == 'purged' or queue ~= '' and record.queue ~= queue then return end
   if state ~= '' and record.state ~= state or (tonumber(record.ended_ms) or 0) < since_ms then return end
-  if has_notes(record.metadata) then rows[#rows + 1] = row end
+  return has_notes(record.metadata) and row or nil
 end
 
-for number, job in ipairs(records) do
-  if #rows >= max_finds then return {number - 1, unpack(rows)} end
-  look(job)
-end
-return {#records, unpack(rows)}
+return found_rows(records, max_finds, look)

@@ -6,19 +6,13 @@
 -- more records: (of the jobs)
 -- kept: for gateways
 -- Answers: how many of the jobs it has looked at, then for each that it has found its row (see row.lua)
-local jobs = {}
-
 local function look(job)
   local id = name_in(job, before, after)
   if not redis.call('ZSCORE', key.list, id) then return end
   local row, record = row_of(id, job)
   if not row or queue ~= '' and record.queue ~= queue then return end
   if due_ms and (tonumber(record.due_ms) or 0) > due_ms then return end
-  jobs[#jobs + 1] = row
+  return row
 end
 
-for number, job in ipairs(records) do
-  if #jobs >= max_finds then return {number - 1, unpack(jobs)} end
-  look(job)
-end
-return {#records, unpack(jobs)}
+return found_rows(records, max_finds, look)

@@ -10,3 +10,14 @@ local function row_of(id, job)
   for place, name in ipairs(ROW) do row[place + 1], record[name] = values[place], values[place] end
   return row, record
 end
+
+-- Looks at records until so many rows are found. `look`: a record's row; nothing to leave it out.
+-- Returns how many it has looked at, then the rows.
+local function found_rows(records, max_finds, look)
+  local rows = {}
+  for number, job in ipairs(records) do
+    if #rows >= max_finds then return {number - 1, unpack(rows)} end
+    rows[#rows + 1] = look(job)
+  end
+  return {#records, unpack(rows)}
+end
