@@ -7,7 +7,7 @@ local ROW_LIFE_S = 7 * 86400
 
 -- How long an ended job is kept (s): as long as it asks for, or else as all are. `failed_s`: the least, if it failed.
 local function life_of(id, state, life_s, failed_s)
-  local is_answer = state ~= 'cancelled' and string.sub(id, 1, 6) == 'batch-'
+  local is_answer = state ~= 'cancelled' and is_batch_row(id)
   return math.max(life_s, is_answer and ROW_LIFE_S or 0, state == 'failed' and failed_s or 0)
 end
 

@@ -1,5 +1,6 @@
 -- The jobs that ended last, by the time of their end: `ended` lists all, `failed` those that failed. The newest MOST of each
--- are listed, but rows of batches are not: their answers tell. A spoilt list holds up no end, hence pcall.
+-- are listed, but no rows of batches. A spoilt list holds up no end, hence pcall.
+-- needs: batch_row
 local MOST = 10000
 
 local function list_one(list, id, now)
@@ -7,10 +8,8 @@ local function list_one(list, id, now)
   redis.call('ZREMRANGEBYRANK', list, 0, -MOST - 1)
 end
 
-local function is_listed(id) return string.sub(id, 1, 6) ~= 'batch-' end
-
 local function list_ended(key, id, state, now)
-  if not is_listed(id) then return end
+  if is_batch_row(id) then return end
   pcall(list_one, key.ended, id, now)
   if state == 'failed' then pcall(list_one, key.failed, id, now) end
 end

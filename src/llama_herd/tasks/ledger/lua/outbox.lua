@@ -2,7 +2,7 @@
 -- holds each of them, `outbox:dead` lists those that were given up.
 -- `key`: its keys, and `webhook`: what the tenant wants to be told.
 -- The script that writes an end writes its message. A spoilt key of the outbox holds up no end, hence pcall.
--- needs: clock
+-- needs: clock, batch_row
 local END_TYPES = {done = 'job.completed', failed = 'job.failed', cancelled = 'job.cancelled'}
 
 -- The same id for each try. A full stop would part what is signed, and no id has a tilde.
@@ -19,9 +19,9 @@ local function note_webhook(key, id, type, state, now, hook, secret, finish_reas
 end
 
 -- Puts the end of a job into the outbox, if its tenant has webhooks, and either it wants all ends, or the job names an
--- address. The rows of a batch are not told one by one.
+-- address.
 local function note_end(key, id, state, hook, secret, finish_reason)
-  if string.sub(id, 1, 6) == 'batch-' then return end
+  if is_batch_row(id) then return end
   local wants_all = redis.pcall('HMGET', key.webhook, 'jobs')[1]
   if not wants_all or wants_all ~= '1' and not hook then return end
   note_webhook(key, id, END_TYPES[state], state, now_ms(), hook, secret, finish_reason)

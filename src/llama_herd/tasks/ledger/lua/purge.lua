@@ -31,7 +31,7 @@ redis.call('ZREM', key.quarantine, id)
 redis.call('ZREM', key.untold, id)
 unlist_ended(key, id)
 redis.call('HSET', key.job, 'state', 'purged')
-if ended_ms and is_listed(id) then redis.call('HSET', key.job, 'ended_ms', ended_ms) end
+if ended_ms and not is_batch_row(id) then redis.call('HSET', key.job, 'ended_ms', ended_ms) end
 redis.call('EXPIRE', key.job, ttl_s)
 -- A result in another Redis a worker deletes, once that Redis is there.
 if settled == 'elsewhere' or redis.call('ZSCORE', key.owed, id) then
