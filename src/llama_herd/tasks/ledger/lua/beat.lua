@@ -1,5 +1,5 @@
 -- BEAT: store the report of a worker for each of its tenants. It expires if no further report comes.
--- needs: clock, pauses
+-- needs: clock, pauses, caught
 -- args: name, life_s#, max_served# (queues to remember), max_asked# (other workers to count)
 -- list beats: keys report, workers (the index of such reports), served, room, paused, drained, kept;
 --       args queue (that it serves; empty: none), free# (rows), kept_limit (how many bytes ended jobs may keep; 0: no
@@ -64,8 +64,7 @@ local answers = {}
 for place, one in ipairs(beats) do
   local is_done, answer, num_others = pcall(beat, one)
   answers[place] = {
-    is_done and answer or (type(answer) == 'table' and answer.err or tostring(answer)), num_others or 0,
-    paused_until(one.paused, one.queue, now), paused_until(one.drained, name, now),
-    one.before or false}
+    is_done and answer or words_of(answer), num_others or 0,
+    paused_until(one.paused, one.queue, now), paused_until(one.drained, name, now), one.before or false}
 end
 return answers

@@ -1,5 +1,5 @@
 -- EMIT: append the events of one step, each to the stream of its own job, and publish them.
--- needs: clock, close
+-- needs: clock, close, caught
 -- args: owner, lease_ms#, ttl_s# (life of an ended job), failed_s# (its least, if it failed),
 --       sound_tokens#, sound_ms# (after so many, or so long, an attempt is sound: earlier deaths no longer count)
 -- list tenants: keys leases, webhook, outbox, outbox_entries, outbox_dead, kept, ended, failed;
@@ -93,7 +93,7 @@ end
 -- If a key of its tenant holds something else, that is the answer for this entry, and the others go on.
 local function attempt(one)
   local is_done, answer = pcall(emit, one)
-  return is_done and answer or {'error', one.seq - 1, one.i, type(answer) == 'table' and answer.err or tostring(answer)}
+  return is_done and answer or {'error', one.seq - 1, one.i, words_of(answer)}
 end
 
 for place, one in ipairs(entries) do

@@ -1,16 +1,16 @@
 -- The end of a list from which messages are taken. Messages are in the list in the order of their times.
--- needs: push
+-- needs: push, tag
 local fronts = {}
 
--- Returns the time of the message that is taken next; for an empty list: now. Bare messages have no time and are
--- skipped. Long messages are never ours.
+-- Returns the time of the message that is taken next; for an empty list: now. Messages without a time are
+-- skipped.
 local function front_ms(list, now)
   if not fronts[list] then
     fronts[list] = now
     for place = -1, -32, -1 do
       local message = redis.call('LINDEX', list, place)
       if not message then break end
-      local time = #message < 16384 and string.match(message, '"delivery_tag": ?"[%w._:-]+:%d+:(%d+)"')
+      local _, time = read_tag(message)
       if time then
         fronts[list] = tonumber(time)
         break

@@ -1,5 +1,5 @@
 -- QUEUES: the queues of the tenant in which jobs wait or run, or that workers served lately, and how much is dead or owed.
--- needs: clock, queue, strays, kept, pauses
+-- needs: clock, queue, strays, kept, pauses, tag
 -- keys: waiting, served, leases, dead, quarantine, delayed, owed, kept, paused
 -- args: before, after (what a record's key has before and after the id),
 --       max_queues# (those that were served last come first, then those with the most jobs),
@@ -70,7 +70,7 @@ local function oldest_in(list)
   for place = -1, -32, -1 do
     local message = redis.call('LINDEX', list, place)
     if not message then break end
-    local id = #message < 16384 and string.match(message, '"delivery_tag": ?"([%w._:-]+):%d+:%d+"')
+    local id = read_tag(message)
     local record = id and redis.pcall('HMGET', before .. id .. after, 'state', 'due_ms', 'retry_ms') or {}
     if record[1] == 'queued' then return tonumber(record[3] or record[2]) or 0 end
   end

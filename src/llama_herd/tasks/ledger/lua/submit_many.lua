@@ -1,5 +1,5 @@
 -- SUBMIT_MANY: accept jobs, one after the other as SUBMIT would. What is wrong with one affects no other.
--- needs: clock, accept
+-- needs: clock, accept, caught
 -- keys: pending, delayed, waiting, served, deadlines, kept
 -- args: max_jobs#, max_tokens# (that may wait for a queue; 0: no limit),
 --       served_ms# (a queue is served for so long after a worker's report)
@@ -25,7 +25,6 @@ end
 
 for place, job in ipairs(jobs) do
   local is_right, answer = pcall(submit, job)
-  -- From Redis 7 on an error of a command is a table.
-  answers[place] = is_right and answer or {'error', type(answer) == 'table' and answer.err or answer}
+  answers[place] = is_right and answer or {'error', words_of(answer)}
 end
 return answers
