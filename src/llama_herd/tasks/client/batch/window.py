@@ -170,10 +170,10 @@ class BatchWindow:
     @property
     def is_stalled(self) -> bool:
         """Whether each row that is read waits for a worker of a model that has none."""
-        if self._live is None or not (self._waiting or self._ready or self._under_way or self._parked):
+        if self._live is None:
             return False
-        rows = chain(self._under_way.values(), self._waiting, self._ready)
-        return not any(str(one.job.model) in self._live for one in rows)
+        rows = [*self._under_way.values(), *self._waiting, *self._ready]
+        return bool(rows or self._parked) and not any(str(one.job.model) in self._live for one in rows)
 
     def stop(self) -> None:
         """Read no more rows. Jobs that were submitted go on to their end; parked rows are not done."""
@@ -342,7 +342,7 @@ class BatchWindow:
         over = []
         for one, state in zip(row_jobs, states, strict=True):
             if state is None:  # the batch paused for too long, or Redis has lost data
-                self._submit_again(one)
+                self._waiting.append(self._under_way.pop(one.job_id))
             elif state not in ("queued", "running"):
                 over.append(one)
         self.pause_s = next_pause_s(self.pause_s, len(over))
@@ -354,17 +354,11 @@ class BatchWindow:
             for one, events in zip(over, streams, strict=True):
                 self._note_end(one, events)
 
-    def _submit_again(self, one: RowJob) -> None:
-        del self._under_way[one.job_id]
-        self._waiting.append(one)
-
     def _note_end(self, one: RowJob, events: list[Event] | ResponseError) -> None:
-        if not events:  # Redis has lost them; the job itself may be there, and would be found again
-            self._handed_out.append(one.job_id)
-            self._submit_again(one)
-            one.number += 1
-            return
         del self._under_way[one.job_id]
+        if not events:  # Redis has lost them; the job itself may be there, and would be found again
+            self._try_again(one)
+            return
         item = BatchItem(one.row, one.job_id, one.job.model)
         try:
             item = replace(item, result=Result.from_events(raise_if_error(events)))
@@ -372,13 +366,17 @@ class BatchWindow:
             item = replace(item, rejection=Failure(code=ErrorCode.UNREADABLE, message=str(error)))
         self._room.learn(item.result)
         if item.result is not None and one.is_worth_another(item.result.error):
-            self._handed_out.append(one.job_id)
-            one.number += 1
-            self._waiting.append(one)
+            self._try_again(one)
         elif one.row.joined and item.failure is not None and item.failure.code != ErrorCode.CANCELLED:
             self._split(one)
         else:
             self._ended.append(item)
+
+    def _try_again(self, one: RowJob) -> None:
+        """Let a row wait under its next id, and have its job so far deleted."""
+        self._handed_out.append(one.job_id)
+        one.number += 1
+        self._waiting.append(one)
 
     def _split(self, one: RowJob) -> None:
         """Run joined rows one by one, since one of them may be why their job has failed."""
