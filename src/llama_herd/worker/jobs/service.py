@@ -81,7 +81,7 @@ class Service:
             Tenancy.of(own, redis, owner, worker, model.maker, self._drop)
             for own in settings.by_queue.values()
         )
-        room = None if settings.engine == "own" else ServerRoom.of(settings, redis, owner)
+        room = ServerRoom.of(settings, redis, owner) if settings.is_foreign else None
         gate = SuspectGate.shared(room) if settings.tenants else SuspectGate(room=room)
         # From the end of a job's way to its beginning, as each part is handed those that come after it.
         self._finisher = finisher = Finisher(redis)

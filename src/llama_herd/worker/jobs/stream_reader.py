@@ -59,7 +59,7 @@ class StreamReader:
     ) -> Iterator[Event]:
         """All events of a job. `first` is the first part, if it was read already.
 
-        Raises RedisError, which includes Unreadable for a stream that is longer than the job's can be.
+        Raises RedisError, which includes UnreadableReply for a stream that is longer than the job's can be.
         """
         part = first or run_call(self.redis, self.part(job_id, with_scores=with_scores))
         if isinstance(part, ResponseError):
