@@ -6,7 +6,7 @@ import pytest
 from kombu import Connection, Exchange, Producer, Queue
 from redis import Redis
 
-from llama_herd.cli.doctor.checkup import check_queue_lists
+from llama_herd.cli.doctor.redis_checks import check_queue_lists
 
 pytestmark = pytest.mark.redis
 
