@@ -233,7 +233,7 @@ def _insist(client: StoringRedis | _Pipeline, act: Callable[[], T], num_bytes: i
         if isinstance(error, NoScriptError) or not isinstance(error, RedisError):
             raise error  # redis-py loads a missing script
         if num_bytes >= LARGE_BYTES:
-            breaks.note(_plain(client), error)
+            breaks.note(without_retries(client), error)
         if breaks.are_no_accident or TOO_LARGE in redis_message(error):
             raise GenerationError(ErrorCode.REFUSED, _too_large(client, num_bytes)) from None
         may_pass = is_temporary(error)
@@ -256,7 +256,7 @@ def _largest(parts: Iterable[Any]) -> int:
 def _too_large(client: Redis, num_bytes: int) -> str:
     """The complaint, with the size and, if our user may read it, the limit."""
     try:
-        limit = int(_plain(client).config_get(LIMIT)[LIMIT] or 0)
+        limit = int(without_retries(client).config_get(LIMIT)[LIMIT] or 0)
     except (RedisError, KeyError, ValueError):
         limit = 0
     known = f" of {limit:,} bytes" if 0 < limit <= num_bytes else ""
@@ -266,5 +266,6 @@ def _too_large(client: Redis, num_bytes: int) -> str:
     )
 
 
-def _plain(client: Redis) -> Redis:
+def without_retries(client: Redis) -> Redis:
+    """The same connections, for calls that may fail."""
     return Redis(connection_pool=client.connection_pool)

@@ -2,14 +2,13 @@
 
 import threading
 from contextlib import suppress
-from typing import Any
 
-from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from llama_herd.tasks.ledger.answers import OwedJob
 from llama_herd.tasks.ledger.redis_call import run_calls
 from llama_herd.worker.broker.delivery import Debt
+from llama_herd.worker.broker.result_backend import without_retries
 from llama_herd.worker.broker.result_server import RESULT_SERVER
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
@@ -56,7 +55,7 @@ class Payer(threading.Thread):
             if self._is_stopping:
                 return
             with suppress(RedisError):  # the publisher logs what it is
-                if RESULT_SERVER.look(_connection(first), first.ledger.results_prefix):
+                if RESULT_SERVER.look(without_retries(first.app.backend.client), first.ledger.results_prefix):
                     self._pay()
 
     def _pay(self) -> None:
@@ -74,9 +73,3 @@ class Payer(threading.Thread):
         debt = Debt(tenancy.app, owed.job_id, owed.envelope)
         line = tenancy.author.line(owed.job_id, None, debt.trace_id)
         self._finisher.settle(tenancy, owed.job_id, [debt], line)
-
-
-def _connection(tenancy: Tenancy) -> Redis:
-    """The connection of the results, without our retries."""
-    client: Any = tenancy.app.backend.client
-    return Redis(connection_pool=client.connection_pool)
