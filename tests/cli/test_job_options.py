@@ -9,7 +9,8 @@ import pytest
 from llama_herd.cli.job_options import response_format
 from llama_herd.errors import BadInput
 from llama_herd.ops.settings import BUNDLED_MODEL
-from llama_herd.tasks.batch.row_request import RequestReader, RowOptions
+from llama_herd.tasks.batch.row_options import RowOptions
+from llama_herd.tasks.batch.row_request import RequestReader
 from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.structured_outputs import OutputForm

@@ -12,7 +12,7 @@ from llama_herd.cli.batch.files import BatchFiles, BatchPlan
 from llama_herd.cli.batch.input_file import InputOptions
 from llama_herd.cli.batch.output_format import OutputFormat
 from llama_herd.tasks import BatchItem, BatchRow, Result
-from llama_herd.tasks.batch.row_request import RowOptions
+from llama_herd.tasks.batch.row_options import RowOptions
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.settings import Settings
 

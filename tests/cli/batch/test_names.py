@@ -8,7 +8,8 @@ import pytest
 from pyarrow.parquet import write_table
 
 from llama_herd.cli.batch.input_file import InputOptions, open_source
-from llama_herd.tasks.batch.row_request import RequestReader, RowOptions
+from llama_herd.tasks.batch.row_options import RowOptions
+from llama_herd.tasks.batch.row_request import RequestReader
 from llama_herd.tasks.settings import Settings
 
 

@@ -13,7 +13,8 @@ from pyarrow.parquet import write_table
 from llama_herd.cli.batch.input_file import InputOptions, open_source
 from llama_herd.cli.batch.row_template import TextTemplate, read_messages
 from llama_herd.errors import BadInput, InvalidJob
-from llama_herd.tasks.batch.row_request import RequestReader, RowOptions
+from llama_herd.tasks.batch.row_options import RowOptions
+from llama_herd.tasks.batch.row_request import RequestReader
 from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.settings import Settings
 

@@ -9,7 +9,7 @@ import pytest
 from llama_herd.cli.batch.files import BatchFiles, BatchPlan, RunFile
 from llama_herd.errors import BadInput
 from llama_herd.tasks.batch.answers import AnswerFile, CannotWrite, line_id
-from llama_herd.tasks.batch.row_request import RowOptions
+from llama_herd.tasks.batch.row_options import RowOptions
 from llama_herd.tasks.client.batch.batch_progress import DoneRows
 from tests.full_disk import room_for
 

@@ -17,7 +17,8 @@ from llama_herd.tasks import Client
 from llama_herd.tasks.batch import batch_run
 from llama_herd.tasks.batch.answers import answered_row, error_line, output_line
 from llama_herd.tasks.batch.batch_run import BatchLeft, BatchRun
-from llama_herd.tasks.batch.row_request import RequestReader, RowOptions
+from llama_herd.tasks.batch.row_options import RowOptions
+from llama_herd.tasks.batch.row_request import RequestReader
 from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.batch_progress import BatchProgress, DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchItem

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from llama_herd.tasks.batch.row_request import RequestReader, RowOptions
+from llama_herd.tasks.batch.row_options import RowOptions
+from llama_herd.tasks.batch.row_request import RequestReader
 from llama_herd.tasks.batch.source_row import NumberedLine, parse_row
 from llama_herd.tasks.openai.other_fields import NEUTRAL
 from llama_herd.tasks.openai.request_body import CHAT, CHAT_NAMES, COMPLETIONS, ENDPOINTS

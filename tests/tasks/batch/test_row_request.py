@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from llama_herd.tasks.batch.row_request import RequestReader, RowOptions, RowRequest
+from llama_herd.tasks.batch.row_options import RowOptions
+from llama_herd.tasks.batch.row_request import RequestReader, RowRequest
 from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.batch_row import BatchRow
 from llama_herd.tasks.client.batch.row_feed import BULK

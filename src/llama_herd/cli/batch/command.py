@@ -158,7 +158,7 @@ def batch(
     if watch is not None or cancel is not None:
         return _look_elsewhere(watch, cancel, as_json=as_json)
     from llama_herd.cli.batch.files import BatchPlan
-    from llama_herd.tasks.batch.row_request import RowOptions
+    from llama_herd.tasks.batch.row_options import RowOptions
 
     if input is None or output is None:
         raise BadInput(

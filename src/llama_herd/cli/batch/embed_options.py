@@ -8,7 +8,7 @@ import typer
 from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
-    from llama_herd.tasks.batch.row_request import EmbedOptions, RowOptions
+    from llama_herd.tasks.batch.row_options import EmbedOptions, RowOptions
 
 
 class CutEnd(StrEnum):
@@ -46,7 +46,7 @@ def embed_options(
     embeds: bool,
 ) -> "EmbedOptions | None":
     """What is asked of texts; None: rows are none. Raises BadInput for options that are for texts only."""
-    from llama_herd.tasks.batch.row_request import TEXTS_PER_JOB, EmbedOptions
+    from llama_herd.tasks.batch.row_options import TEXTS_PER_JOB, EmbedOptions
 
     if embeds:
         cut = None if truncate is None else truncate.value

@@ -20,7 +20,8 @@ from llama_herd.cli.batch.table_layout import TableLayout, own_columns
 from llama_herd.cli.batch.vector_file import VectorFile
 from llama_herd.errors import BadInput
 from llama_herd.tasks.batch.answers import AnswerFile, error_line, output_line, vector_line
-from llama_herd.tasks.batch.row_request import RequestReader, RowOptions
+from llama_herd.tasks.batch.row_options import RowOptions
+from llama_herd.tasks.batch.row_request import RequestReader
 from llama_herd.tasks.client.batch.batch_progress import DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.settings import Settings

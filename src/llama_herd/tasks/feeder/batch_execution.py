@@ -11,7 +11,8 @@ from time import monotonic
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FileLost
 from llama_herd.tasks.batch.batch_run import BatchLeft, BatchRun, is_cancelled
-from llama_herd.tasks.batch.row_request import RequestReader, RowOptions
+from llama_herd.tasks.batch.row_options import RowOptions
+from llama_herd.tasks.batch.row_request import RequestReader
 from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.batch_progress import BatchProgress
 from llama_herd.tasks.client.batch.batch_row import BatchItem
