@@ -28,8 +28,7 @@ from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.interface import SampledToken, SequenceInfo, StepOutput
 from llama_herd.worker.engine.prefill import TOKENS, prefills_of
 from llama_herd.worker.engine.prefill_budget import ForwardCosts, PrefillBudget
-from llama_herd.worker.engine.runner import Read, Reading
-from llama_herd.worker.engine.scheduler import Row
+from llama_herd.worker.engine.runner import Read, Reading, Row
 from llama_herd.worker.engine.sequence import Sequence
 
 VOCABULARY = 32_000

@@ -12,8 +12,7 @@ from benchmarks.gpu.engine_runs import EngineRun
 from benchmarks.gpu.measurement import Measurement
 from benchmarks.gpu.scale import Load
 from benchmarks.gpu.trace import start
-from llama_herd.worker.engine.runner import Read, Runner
-from llama_herd.worker.engine.scheduler import Row
+from llama_herd.worker.engine.runner import Read, Row, Runner
 
 #: Steps that are timed together, each launched before the one before it is read.
 NUM_STEPS = 8

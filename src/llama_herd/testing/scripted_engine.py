@@ -17,8 +17,7 @@ from llama_herd.testing.answer import Answer
 from llama_herd.testing.vocabulary import EOS_ID
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.interface import SampledToken, SequenceInfo
-from llama_herd.worker.engine.runner import Read, Reading
-from llama_herd.worker.engine.scheduler import Row
+from llama_herd.worker.engine.runner import Read, Reading, Row
 from llama_herd.worker.engine.sequence import Sequence
 
 #: Numbers of the vector of a text.

@@ -16,7 +16,8 @@ from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.held_messages import QoS
 from llama_herd.worker.engine.engine import Engine
-from llama_herd.worker.engine.scheduler import Row, Scheduler
+from llama_herd.worker.engine.runner import Row
+from llama_herd.worker.engine.scheduler import Scheduler
 from llama_herd.worker.jobs import lost_messages
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.publisher import Publisher

@@ -9,7 +9,7 @@ from llama_herd.errors import InvalidJob
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.engine import Engine
-from llama_herd.worker.engine.scheduler import Row
+from llama_herd.worker.engine.runner import Row
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings

@@ -13,7 +13,7 @@ from llama_herd.worker.engine.prefill import (
     num_spans,
     prefills_of,
 )
-from llama_herd.worker.engine.scheduler import Row
+from llama_herd.worker.engine.runner import Row
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from tests.examples import seeds
 from tests.worker.ways_to_draw import job_of

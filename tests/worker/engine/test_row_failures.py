@@ -17,8 +17,7 @@ from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.model_runner import ModelRunner
-from llama_herd.worker.engine.runner import Reading
-from llama_herd.worker.engine.scheduler import Row
+from llama_herd.worker.engine.runner import Reading, Row
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings

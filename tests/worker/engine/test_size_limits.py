@@ -9,8 +9,7 @@ from llama_herd.worker.engine import size_limits
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.model_runner import ModelRunner
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
-from llama_herd.worker.engine.runner import Reading
-from llama_herd.worker.engine.scheduler import Row
+from llama_herd.worker.engine.runner import Reading, Row
 from llama_herd.worker.engine.size_limits import ForwardSize, SizeLimits
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings

@@ -8,7 +8,7 @@ from torch.nn.functional import normalize
 from llama_herd.model.shape.pooling import Pooling
 from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.job import GenerationJob
-from llama_herd.worker.engine.scheduler import Row
+from llama_herd.worker.engine.runner import Row
 from llama_herd.worker.engine.sequence import Sequence
 from tests.closeness import assert_close
 from tests.model.forwards import random_ids

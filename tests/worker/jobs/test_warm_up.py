@@ -13,8 +13,7 @@ from llama_herd.model.kernels import huge_pages
 from llama_herd.model.llama2 import Llama
 from llama_herd.worker import process
 from llama_herd.worker.engine.model_runner import ModelRunner
-from llama_herd.worker.engine.runner import Reading
-from llama_herd.worker.engine.scheduler import Row
+from llama_herd.worker.engine.runner import Reading, Row
 from llama_herd.worker.health import WorkerHealth
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.jobs.warm_up import NUM_PROMPT_TOKENS

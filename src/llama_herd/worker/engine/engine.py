@@ -30,9 +30,9 @@ from llama_herd.worker.engine.interface import (
 )
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.rest import Rest
-from llama_herd.worker.engine.runner import Read, Reading, Runner
+from llama_herd.worker.engine.runner import Read, Reading, Row, Runner
 from llama_herd.worker.engine.sampling.row import NO_TOKEN
-from llama_herd.worker.engine.scheduler import Row, Scheduler
+from llama_herd.worker.engine.scheduler import Scheduler
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.size_limits import SizeLimits
 

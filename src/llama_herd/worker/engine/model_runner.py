@@ -21,10 +21,9 @@ from llama_herd.model.upload import Send, upload
 from llama_herd.model.vector_head import Head
 from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.pooler import Pooler
-from llama_herd.worker.engine.runner import Read, Reading
+from llama_herd.worker.engine.runner import Read, Reading, Row
 from llama_herd.worker.engine.sampling.sampler import likeliest, sample, sample_each, takes_likeliest
 from llama_herd.worker.engine.sampling.scores import Scores
-from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.engine.sequence import Sequence
 
 #: Operators on so many tokens and fewer are done sooner by one thread. Torch's others spin for milliseconds

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from llama_herd.model.llama2 import RMSNorm
 from llama_herd.model.vector_head import Head
-from llama_herd.worker.engine.runner import Reading
-from llama_herd.worker.engine.scheduler import Row
+from llama_herd.worker.engine.runner import Reading, Row
 from llama_herd.worker.engine.sequence import Sequence
 
 

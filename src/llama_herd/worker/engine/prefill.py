@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from llama_herd.worker.engine.scheduler import Row
+from llama_herd.worker.engine.runner import Row
 
 #: Most tokens of a span: these attend at once.
 SPAN_TOKENS = 64

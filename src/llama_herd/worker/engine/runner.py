@@ -1,11 +1,45 @@
 """The model and its cache as the engine sees them: rows go in, readings come out. No tensor."""
 
 from collections.abc import Callable, Sequence as Rows
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 from llama_herd.worker.engine.interface import SampledToken
-from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.engine.sequence import Sequence
+
+
+class Row(NamedTuple):
+    """One sequence's share of a step: its next `num_tokens` tokens, one when it decodes."""
+
+    sequence: Sequence
+    num_tokens: int
+    start: int  # position of the first of them
+    is_complete: bool  # whether the sequence's next token can be drawn after the step
+    num_scores: int  # how many prompt tokens the step scores: the ones that follow the row's tokens
+
+    @classmethod
+    def of(cls, sequence: Sequence, num_tokens: int) -> Self:
+        """The next tokens of a sequence, as it is now."""
+        is_complete = num_tokens == sequence.num_uncached
+        num_scores = num_tokens - is_complete if sequence.scores_prompt else 0
+        return cls(sequence, num_tokens, sequence.num_cached, is_complete, num_scores)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it is one token, after which the next one can be drawn."""
+        return self.is_complete and self.num_tokens == 1 and self.sequence.vector is None
+
+    @property
+    def num_logits(self) -> int:
+        """How many of the row's last tokens need logits, or count in a vector."""
+        if self.sequence.vector is None:
+            return self.num_scores + self.is_complete
+        stop = self.start + self.num_tokens
+        return max(0, stop - max(self.start, self.sequence.vector.first))
+
+    @property
+    def scored_ids(self) -> list[int]:
+        """The prompt tokens that the step scores."""
+        return self.sequence.tokens(self.start + 1, self.start + 1 + self.num_scores)
 
 
 class Reading(NamedTuple):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Rows
 from typing import NamedTuple
 
-from llama_herd.worker.engine.scheduler import Row
+from llama_herd.worker.engine.runner import Row
 
 #: After this many forwards within the limits a larger one is tried again.
 RETRY_FORWARDS = 1024

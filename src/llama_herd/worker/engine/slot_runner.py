@@ -17,12 +17,11 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.worker.engine.graph_device import GraphDevice
 from llama_herd.worker.engine.model_runner import readings_of, scores_of
 from llama_herd.worker.engine.prefill import prefills_of
-from llama_herd.worker.engine.runner import Read, Reading
+from llama_herd.worker.engine.runner import Read, Reading, Row
 from llama_herd.worker.engine.sampling.row import SamplingRow
 from llama_herd.worker.engine.sampling.rules import apply_rules, is_apart
 from llama_herd.worker.engine.sampling.sampler import Drawing, drawn
 from llama_herd.worker.engine.sampling.scores import Scores, Told, sampled_tokens
-from llama_herd.worker.engine.scheduler import Row
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.slots import Slots
 from llama_herd.worker.engine.staging_buffer import StagingBuffer
