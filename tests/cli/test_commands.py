@@ -20,18 +20,14 @@ from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.worker.loading import hub_model
 from tests.cli.herd_command import environment, invoke
 
+pytestmark = pytest.mark.usefixtures("away")
+
 #: No Redis listens on port 1.
 NO_REDIS = {"HERD_REDIS_URL": "redis://user:secret@127.0.0.1:1/0"}
 COMMANDS = (
     *("demo", "worker", "fake-worker", "redis", "generate", "batch", "watch", "cancel", "purge", "dead"),
     *("status", "pull", "inspect", "tokenize", "doctor", "health", "settings"),
 )
-
-
-@pytest.fixture(autouse=True)
-def _away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somewhere without a .env."""
-    monkeypatch.chdir(tmp_path)
 
 
 def test_settings_are_shown_with_what_they_mean() -> None:

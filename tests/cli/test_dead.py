@@ -2,7 +2,6 @@
 
 import io
 import json
-from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -21,16 +20,10 @@ from tests.cli.herd_command import invoke
 from tests.tasks.herd import QUEUE, Herd
 from tests.tasks.ledger.test_dead_letters import poison
 
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.usefixtures("away")]
 
 PROMPT = "canary-of-the-prompt"
 NASTY = "bad \x1b[31mreason"
-
-
-@pytest.fixture(autouse=True)
-def _away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somewhere without a .env."""
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

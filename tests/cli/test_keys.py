@@ -10,13 +10,7 @@ from redis import Redis
 from tests.cli.herd_command import invoke
 from tests.guarded_redis import GuardedRedis, newest_dialect
 
-pytestmark = pytest.mark.redis
-
-
-@pytest.fixture(autouse=True)
-def _away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somewhere without a .env."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = [pytest.mark.redis, pytest.mark.usefixtures("away")]
 
 
 def test_a_key_is_shown_once(redis: Redis, redis_url: str) -> None:

@@ -15,13 +15,7 @@ from llama_herd.local.redis_server import EmbeddedRedis, free_port
 from tests.cli.herd_command import fork_herd, invoke
 from tests.local.processes import PATIENCE_S
 
-pytestmark = pytest.mark.redis
-
-
-@pytest.fixture(autouse=True)
-def _away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somewhere without a .env."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = [pytest.mark.redis, pytest.mark.usefixtures("away")]
 
 
 @pytest.mark.long

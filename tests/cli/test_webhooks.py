@@ -16,7 +16,7 @@ from tests.cli.herd_command import fork_herd, invoke
 from tests.tasks.herd import JOB, Herd
 from tests.tasks.webhooks.sender_thread import SenderThread
 
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.usefixtures("away")]
 
 URL = "https://example.com/hook?key=hidden"
 OWN_SECRET = "whsec_" + 32 * "A"
@@ -28,12 +28,6 @@ def redis_server() -> Iterator[EmbeddedRedis]:
     """One without gateways of other tests, which would send what is due here."""
     with EmbeddedRedis() as server:
         yield server
-
-
-@pytest.fixture(autouse=True)
-def _away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somewhere without a .env."""
-    monkeypatch.chdir(tmp_path)
 
 
 def herd_webhooks(redis_url: str, *words: str) -> str:
