@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.connection.temporary_errors import is_temporary_text
+from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.protocol.events import Event, Failure
 from llama_herd.tasks.protocol.priority import NORMAL
 
@@ -174,6 +175,18 @@ class Emitted(NamedTuple):
     def is_full(self) -> bool:
         """Whether Redis cannot write at the moment, for lack of memory for example: try again."""
         return self.kind is Emission.ERROR and is_temporary_text(self.reason)
+
+
+_RECORDED = {b"ok": Emitted(Emission.OK), b"duplicate": Emitted(Emission.DUPLICATE)}
+
+
+def read_emit(reply: list[Any]) -> list[Emitted]:
+    return [
+        _RECORDED[answer]
+        if isinstance(answer, bytes)
+        else Emitted(Emission(text(answer[0])), answer[1], answer[2], text(answer[3]))
+        for answer in reply
+    ]
 
 
 class StreamPart(NamedTuple):

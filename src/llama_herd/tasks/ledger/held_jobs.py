@@ -1,18 +1,16 @@
 """Calls about the jobs in a worker's hands, of whichever tenants: one call for all of them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
-from llama_herd.tasks.ledger.answers import Emission, Emitted, Renewal, Renewed
+from llama_herd.tasks.ledger.answers import Emitted, Renewal, Renewed, read_emit
 from llama_herd.tasks.ledger.keys import Keys
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Argument, RedisCall
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.events import End, Event, Token, Vectors
-
-if TYPE_CHECKING:
-    from llama_herd.tasks.ledger.ledger import Ledger
 
 _EMIT = Script("emit")
 _RENEW = Script("renew")
@@ -84,7 +82,7 @@ class TenantEntry(NamedTuple):
     entry: EmitEntry
 
 
-def emit(owner: str, entries: Sequence[TenantEntry], terms: "Ledger") -> RedisCall[list[Emitted]]:
+def emit(owner: str, entries: Sequence[TenantEntry], terms: Ledger) -> RedisCall[list[Emitted]]:
     """Record and publish the events of one step. There is one answer for each entry, in order.
 
     terms: how long leases and streams last, and when an attempt is sound: the same for all tenants.
@@ -125,7 +123,7 @@ def _emitted(whose: Keys, entry: EmitEntry, tenant: int) -> dict[str, Argument]:
     }
 
 
-def renew(owner: str, held: Sequence[HeldJob], terms: "Ledger") -> RedisCall[list[Renewed]]:
+def renew(owner: str, held: Sequence[HeldJob], terms: Ledger) -> RedisCall[list[Renewed]]:
     """Renew the leases of jobs that emit nothing at the moment. There is one answer for each, in order."""
     tenants = {one.keys.tenant: one.keys for one in held}
     numbers = {tenant: number for number, tenant in enumerate(tenants, 1)}
@@ -161,18 +159,6 @@ def prepare(owner: str, held: Sequence[HeldJob], *, is_done: bool = False) -> Re
         begins=int(not is_done),
         jobs=[{"job": one.keys.job_key(one.job_id), "epoch": one.epoch} for one in held],
     )
-
-
-_RECORDED = {b"ok": Emitted(Emission.OK), b"duplicate": Emitted(Emission.DUPLICATE)}
-
-
-def read_emit(reply: list[Any]) -> list[Emitted]:
-    return [
-        _RECORDED[answer]
-        if isinstance(answer, bytes)
-        else Emitted(Emission(text(answer[0])), answer[1], answer[2], text(answer[3]))
-        for answer in reply
-    ]
 
 
 def read_renew(reply: list[bytes]) -> list[Renewed]:

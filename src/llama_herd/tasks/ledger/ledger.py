@@ -29,8 +29,8 @@ from llama_herd.tasks.ledger.answers import (
     Submitted,
     Unknown,
     Yours,
+    read_emit,
 )
-from llama_herd.tasks.ledger.held_jobs import read_emit
 from llama_herd.tasks.ledger.job_reads import JobReads
 from llama_herd.tasks.ledger.keys import around_id
 from llama_herd.tasks.ledger.redis_call import RedisCall
