@@ -22,9 +22,8 @@ from llama_herd.tasks.protocol.job import is_job_id
 from llama_herd.tasks.protocol.message import is_job_task
 from llama_herd.worker import process
 from llama_herd.worker.broker import celery_config
-from llama_herd.worker.broker.held_messages import UNREADABLE
 from llama_herd.worker.broker.long_messages import NUM_BYTES, accept_compression
-from llama_herd.worker.broker.message_json import read_json, write_json
+from llama_herd.worker.broker.message_json import UNREADABLE, read_json, write_json
 from llama_herd.worker.broker.request import JobRequest, QuietRequest, is_refused, refuse
 
 log = structlog.get_logger(__name__)

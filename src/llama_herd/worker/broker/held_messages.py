@@ -22,17 +22,6 @@ log = structlog.get_logger(__name__)
 #: How long acks are gathered. A message that comes again meanwhile finds that its job has ended.
 ACKS_S = 0.02
 
-#: What reading a hostile message can raise, besides the errors of the connection itself.
-UNREADABLE = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-    MemoryError,
-)
-
 
 class RawMessage(virtual.Message):  # type: ignore[misc]
     """A message of the queue, without the power that its sender has by properties and headers.

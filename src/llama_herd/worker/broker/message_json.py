@@ -14,6 +14,17 @@ from llama_herd.tasks.protocol.bounded_json import JsonSize, JsonTooLarge
 #: Most objects and arrays of a message: several for each of as many links as one has room for.
 MAX_CONTAINERS = 262_144
 
+#: What reading a hostile message can raise, besides the errors of the connection itself.
+UNREADABLE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
+
 
 class UnreadableJson(ValueError):
     """A message's JSON cannot be read, or not be written again. Says why, and quotes nothing of it."""

@@ -27,9 +27,10 @@ from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.priority import lists_of
 from llama_herd.worker import process
-from llama_herd.worker.broker.held_messages import UNREADABLE, QoS, RawMessage
+from llama_herd.worker.broker.held_messages import QoS, RawMessage
 from llama_herd.worker.broker.later_tasks import LaterTasks
 from llama_herd.worker.broker.long_messages import TooLong, short_stand_in
+from llama_herd.worker.broker.message_json import UNREADABLE
 from llama_herd.worker.broker.message_lot import (
     MAX_MESSAGES,
     MessageLot,

@@ -37,7 +37,6 @@ from llama_herd.worker.jobs.output_reader import OutputCount, OutputParts, Outpu
 #: Sent events are kept this long, so that they can be sent again to a Redis that lost its last seconds.
 KEPT_S = 10.0
 
-
 #: Vectors of more characters than this go into several events.
 MAX_VECTOR_CHARS = 524_288
 

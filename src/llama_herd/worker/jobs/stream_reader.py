@@ -17,7 +17,6 @@ from llama_herd.tasks.protocol.text_job import MAX_TEXTS
 #: Bytes read in one round trip, or one event if it is longer. A longer part would block Redis for too long.
 PART_BYTES = 131_072
 
-
 #: A token: its id, and its text in JSON, once as it is and once as what is read in it. Few are longer.
 TOKEN_BYTES = 11 + 2 * 256
 #: The other fields of an event, with a job id of 128 characters.
