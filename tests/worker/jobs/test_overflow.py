@@ -50,14 +50,13 @@ class FullWorker:
     def __init__(self, redis: Redis) -> None:
         self.redis = redis
         self.ledger = Ledger(lease_ms=60_000)
-        self.tenancy = new_tenancy(redis, self.ledger, owner=FULL)
+        self.tenancy = new_tenancy(redis, self.ledger, owner=FULL, slots=SLOTS, grace_s=0.0)
         self.claims = self.tenancy.claims
         self.gate = SuspectGate(patience_s=0.0, clearing_s=0.0)
         self.released: list[str] = []
         self.let_go: list[str] = []
         self.closed: list[bool] = []
-        told = (alone(self.tenancy), self.gate, cast(Publisher, self))
-        self.overflow = Overflow(*told, SLOTS, NUM_PLACES, grace_s=0.0)
+        self.overflow = Overflow(alone(self.tenancy), self.gate, cast(Publisher, self), NUM_PLACES)
 
     def put(self, left: Sequence[LeftJob]) -> None:
         """What the publisher hears."""

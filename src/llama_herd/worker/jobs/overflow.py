@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
 from time import monotonic
 
 import structlog
@@ -34,11 +33,8 @@ class Overflow:
     tenancies: Tenancies
     gate: SuspectGate
     publisher: Publisher
-    num_rows: int  # of the batch
     num_places: int  # most messages that this worker has in hand
-    grace_s: float  # how long jobs may go on once the worker is drained
-    most_away_s: float = inf  # how long jobs wait for a server that does not answer
-    away_s: Callable[[], float] = lambda: 0.0  # how long it has not
+    away_s: Callable[[], float] = lambda: 0.0  # how long the server that computes has not answered
 
     def shed(self) -> None:
         """Release jobs that other workers have room for, or that must leave this one; called once a second.
@@ -55,11 +51,11 @@ class Overflow:
         # In a paused queue what is released would find no worker.
         num_free = tenancy.num_free_elsewhere if waiting and not tenancy.is_paused else 0
         was_shedding, tenancy.is_shedding = tenancy.is_shedding, num_free > 0 or self.gate.is_closed
-        if self.away_s() >= self.most_away_s:
+        if self.away_s() >= tenancy.settings.engine_away_s:
             self._release(tenancy, in_hand, "jobs released, the engine's server is away")
             return
         drained_s = tenancy.drained_since_s
-        if drained_s is not None and monotonic() - drained_s >= self.grace_s:
+        if drained_s is not None and monotonic() - drained_s >= tenancy.settings.grace_s:
             self._release(tenancy, in_hand, "jobs released, the worker is drained")
             return
         if was_shedding and num_free:
@@ -89,7 +85,7 @@ class Overflow:
             coming[urgency_of(lane)] += length if isinstance(length, int) else 0
         for urgency in coming:
             num_held = sum(attempt.urgency >= urgency for attempt in in_hand)
-            coming[urgency] = max(0, min(coming[urgency], self.num_rows - num_held))
+            coming[urgency] = max(0, min(coming[urgency], tenancy.settings.slots - num_held))
         found: list[Attempt] = []
         for attempt in sorted(waiting, key=lambda one: (one.urgency, -one.claimed_s)):
             if len(found) < sum(num for urgency, num in coming.items() if urgency > attempt.urgency):

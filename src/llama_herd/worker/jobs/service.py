@@ -94,14 +94,7 @@ class Service:
         # Beside it: parts that look at the jobs in hand, and at the ledger.
         self._revoker = Revoker(worker, tenancies, self._payer.look_soon)
         self._overflow = Overflow(
-            tenancies,
-            gate,
-            publisher,
-            settings.slots,
-            settings.num_places,
-            settings.grace_s,
-            settings.engine_away_s,
-            lambda: engine.stats.away_s,
+            tenancies, gate, publisher, settings.num_places, lambda: engine.stats.away_s
         )
         self._links = links = LinkWatch(tenancies)
         notes = MessageNotes.at(Keys(settings.joint_tenant).unacked_key)
