@@ -38,7 +38,8 @@ local function note_outcome(job, event, now)
 end
 
 -- Lets a record that has just ended expire, with what its final event tells, and its message into the outbox.
--- `key`: the tenant's leases, outbox, kept, ended and failed; ttl_s, failed_s: how long its jobs are kept, and at least if they failed.
+-- `key`: the tenant's leases, outbox, kept, ended and failed; ttl_s, failed_s: how long its jobs are kept, and at least if
+-- they failed.
 local function close(key, job, events, id, state, event)
   local hook, secret, keep_s = unpack(redis.call('HMGET', job, 'webhook', 'webhook_secret', 'keep_s'))
   local life_s = life_of(id, state, tonumber(keep_s) or key.ttl_s, key.failed_s)

@@ -11,7 +11,7 @@
 --       max_pushes# (of overtaken messages), max_looks# (at waiting jobs), max_taken# (back, of dead workers),
 --       ended_s# (life of an ended job), failed_s# (its least, if it failed),
 --       letter_s# (life of a dead letter, and of a quarantined job),
---       late_tail, cancelled_tail, lost_tail, unserved_tail (of the final event: deadline, cancelled, record gone, no worker),
+--       late_tail, cancelled_tail, lost_tail, unserved_tail (of final events: deadline, cancelled, record gone, no worker),
 --       unserved_ms# (a job ends after so long if no worker has ever served its queue; 0: never),
 --       away_ms# (longer than this without a sweep, and all workers were away), max_outbox# (messages)
 -- list standing: args queue (that may be without a worker)
