@@ -10,7 +10,7 @@ from llama_herd.error_code import known_code
 from llama_herd.errors import HerdError
 from llama_herd.tasks.client.place_watch import Queued
 from llama_herd.tasks.client.status_texts import place_note
-from llama_herd.tasks.protocol.events import End, Event, Token
+from llama_herd.tasks.protocol.events import GOOD_ENDS, End, Event, Token
 from llama_herd.tasks.protocol.result import Result
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Transcript:
     @property
     def exit_code(self) -> int:
         """0 when the job ended by itself or at its length, 2 when its input was bad, else 1."""
-        if self.end is None or self.end.finish_reason in ("stop", "length"):
+        if self.end is None or self.end.finish_reason in GOOD_ENDS:
             return 0
         code = known_code(self.end.error.code) if self.end.error else None
         return 2 if code is not None and code.is_bad_input else 1

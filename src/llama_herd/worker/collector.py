@@ -9,10 +9,11 @@ from prometheus_client.registry import Collector
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.ops.families import Values, counter, gauge, histogram
+from llama_herd.tasks.protocol.events import GOOD_ENDS
 from llama_herd.tasks.protocol.worker_status import WorkerState
 from llama_herd.worker.engine.interface import StepFigures
 from llama_herd.worker.grammars.figures import GrammarFigures
-from llama_herd.worker.jobs.figures import SUCCESSES, JobFigures, WorkerFigures
+from llama_herd.worker.jobs.figures import JobFigures, WorkerFigures
 
 #: How jobs end that were not done, beside the error codes.
 ENDED_EARLY = ("cancelled", "deadline")
@@ -49,7 +50,7 @@ class WorkerCollector(Collector):
         yield from _of_model(figures, _grammars(figures.grammars))
         yield from _of_model(figures, _jobs(figures.jobs))
         codes = (*ENDED_EARLY, *(code.value for code in ErrorCode))
-        yield _ends("request_success", "Jobs that were done.", "finished_reason", figures, SUCCESSES)
+        yield _ends("request_success", "Jobs that were done.", "finished_reason", figures, GOOD_ENDS)
         yield _ends("request_failure", "Jobs that were not done.", "code", figures, codes)
         yield from _of_model(figures, _life(figures))
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from llama_herd.cli.terminal import harmless
 from llama_herd.tasks.client.batch.batch_progress import Percentiles
-from llama_herd.tasks.protocol.events import End, Event, Started, Token
+from llama_herd.tasks.protocol.events import GOOD_ENDS, End, Event, Started, Token
 
 DemoJobState = Literal["queued", "prefill", "decode", "done", "failed"]
 
@@ -63,7 +63,7 @@ class DemoJob:
                 self.num_tokens += len(event.ids)
                 self.token_times_s.append(now_s)
             case End():
-                self.state = "done" if event.finish_reason in ("stop", "length") else "failed"
+                self.state = "done" if event.finish_reason in GOOD_ENDS else "failed"
                 self.end = event
 
     @property

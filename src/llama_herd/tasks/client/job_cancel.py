@@ -11,7 +11,7 @@ from llama_herd.tasks.client.arguments import MODEL, is_model
 from llama_herd.tasks.client.queued_messages import queued_messages
 from llama_herd.tasks.client.submission import checked_run_id
 from llama_herd.tasks.connection.temporary_errors import is_temporary
-from llama_herd.tasks.ledger.answers import Cancellation
+from llama_herd.tasks.ledger.answers import UNENDED, Cancellation
 from llama_herd.tasks.ledger.job_lists import MAX_PAGE, Index, JobLists, JobPage
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, each, together
@@ -128,11 +128,7 @@ async def _forget_in(name: str, ledger: Ledger) -> int:
         tags = [(message, _TAG.search(message)) for message in messages]
         named = [(message, tag[1].decode()) for message, tag in tags if tag]
         states = await together([ledger.state(job_id) for _, job_id in named])
-        stale = [
-            message
-            for (message, _), state in zip(named, states, strict=True)
-            if state not in ("queued", "running")
-        ]
+        stale = [message for (message, _), state in zip(named, states, strict=True) if state not in UNENDED]
         num = sum(await together([RedisCall("LREM", (name,), (1, message), int) for message in stale]))
         num_removed += num
         place += len(messages) - num

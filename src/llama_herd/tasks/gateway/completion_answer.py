@@ -27,10 +27,10 @@ from llama_herd.tasks.gateway.sse import (
     unless_gone,
 )
 from llama_herd.tasks.openai.answer_size import MAX_BYTES
-from llama_herd.tasks.openai.chunks import GOOD_ENDS, ManyChunks
+from llama_herd.tasks.openai.chunks import ManyChunks
 from llama_herd.tasks.openai.json_pieces import compact_json, json_pieces
 from llama_herd.tasks.openai.response import JoinedAnswer
-from llama_herd.tasks.protocol.events import End, Event
+from llama_herd.tasks.protocol.events import GOOD_ENDS, End, Event
 from llama_herd.tasks.protocol.result import Result
 
 #: Names the first job of an answer.

@@ -256,6 +256,10 @@ class Swept:
     held: bool = False
 
 
+#: The states of jobs that have not ended.
+UNENDED = ("queued", "running")
+
+
 @dataclass(frozen=True, slots=True)
 class JobRecord:
     """A job's record, without its body. worker: the last one that held it. due_ms: from when it may run.
@@ -295,7 +299,7 @@ class JobRecord:
 
     @property
     def is_final(self) -> bool:
-        return self.state not in ("queued", "running")
+        return self.state not in UNENDED
 
 
 class JobOrigin(NamedTuple):

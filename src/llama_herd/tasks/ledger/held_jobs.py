@@ -10,7 +10,7 @@ from llama_herd.tasks.ledger.redis_call import Argument, RedisCall
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
-from llama_herd.tasks.protocol.events import End, Event, Token, Vectors
+from llama_herd.tasks.protocol.events import GOOD_ENDS, End, Event, Token, Vectors
 
 _EMIT = Script("emit")
 _RENEW = Script("renew")
@@ -66,13 +66,9 @@ def num_recorded(event: Event) -> int:
 
 def final_state(end: End) -> FinalState:
     """The state of the job's record after this `end`."""
-    match end.finish_reason:
-        case "stop" | "length":
-            return "done"
-        case "cancelled":
-            return "cancelled"
-        case _:
-            return "failed"
+    if end.finish_reason in GOOD_ENDS:
+        return "done"
+    return "cancelled" if end.finish_reason == "cancelled" else "failed"
 
 
 class TenantEntry(NamedTuple):

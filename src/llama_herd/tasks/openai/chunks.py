@@ -15,10 +15,7 @@ from llama_herd.tasks.openai.response import (
     summed_usage,
     usage_object,
 )
-from llama_herd.tasks.protocol.events import End, Event, FinishReason, Started, StopReason, Token
-
-#: How a stream may end that is an answer. Other ends are errors.
-GOOD_ENDS = ("stop", "length")
+from llama_herd.tasks.protocol.events import GOOD_ENDS, End, Event, FinishReason, Started, StopReason, Token
 
 
 @dataclass(eq=False)

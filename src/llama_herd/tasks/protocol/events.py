@@ -20,6 +20,9 @@ LOWEST_LOGPROB = -9999.0
 
 FinishReason = Literal["stop", "length", "cancelled", "deadline", "error"]
 
+#: How an output ends that is what was asked for.
+GOOD_ENDS: tuple[FinishReason, ...] = ("stop", "length")
+
 #: With `stop`: the stop string or id that matched, None for an end of sequence. With `length`: `max_tokens`
 #: or `context`, whichever was used up. Otherwise None.
 StopReason = str | int | None

@@ -7,7 +7,7 @@ from time import monotonic
 
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.ledger import SOUND_MS, SOUND_TOKENS
-from llama_herd.tasks.protocol.events import Failure, FinishReason, StopReason, Timings
+from llama_herd.tasks.protocol.events import GOOD_ENDS, Failure, FinishReason, StopReason, Timings
 from llama_herd.tasks.protocol.job import seed_of
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.engine.interface import Abort, SequenceInfo, StepOutput
@@ -176,12 +176,12 @@ class Attempt:
 
     def _is_end_to_tell(self, output: StepOutput) -> bool:
         """Whether one of several outputs has ended without a token, which its next event says."""
-        has_ended = output.finish_reason in ("stop", "length") and self.stream.num_choices > 1
+        has_ended = output.finish_reason in GOOD_ENDS and self.stream.num_choices > 1
         return has_ended and output.sequence.choice not in self.ended_before
 
     def _end_reason(self, output: StepOutput, reason: FinishReason) -> FinishReason | None:
         """Why the job is over, if it is: the first output that fails or is stopped ends it, else the last."""
-        if reason not in ("stop", "length"):
+        if reason not in GOOD_ENDS:
             return reason
         self.reasons[output.sequence.choice] = reason
         if len(self.reasons) < len(self.sequences):

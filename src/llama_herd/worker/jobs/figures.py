@@ -9,6 +9,7 @@ from statistics import median
 from time import monotonic
 
 from llama_herd.ops.histogram import Histogram
+from llama_herd.tasks.protocol.events import GOOD_ENDS
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.worker.engine.interface import EngineStats
 from llama_herd.worker.grammars.figures import GrammarFigures
@@ -26,10 +27,8 @@ LATENCIES = Histogram.over(
 TOKENS = Histogram.over(*(digit * 10**power for power in range(5) for digit in (1, 2, 5)))
 CALLS = Histogram.over(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-#: How a job ends that has done what it was asked for.
-SUCCESSES = ("stop", "length")
 #: How a job ends as somebody wished.
-ASKED_FOR = (*SUCCESSES, "cancelled")
+ASKED_FOR = (*GOOD_ENDS, "cancelled")
 
 
 @dataclass(frozen=True, slots=True)

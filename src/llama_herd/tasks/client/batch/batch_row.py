@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llama_herd.tasks.client.arguments import MAX_COUNT, checked_count
-from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.protocol.events import GOOD_ENDS, Failure
 from llama_herd.tasks.protocol.given import checked_items, checked_kind
 from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.result import Result
@@ -81,7 +81,7 @@ class BatchItem:
         """Why the row has no complete output; None if the job ended with `stop` or `length`."""
         if self.result is None:
             return self.rejection
-        if self.result.finish_reason in ("stop", "length"):
+        if self.result.finish_reason in GOOD_ENDS:
             return None
         return self.result.error or Failure(
             code=self.result.finish_reason, message=f"the job ended early: {self.result.finish_reason}"

@@ -26,7 +26,7 @@ from llama_herd.tasks.client.lots import PreparedJob, cut_into_lots, submit_lot
 from llama_herd.tasks.client.pausing import paused_queues
 from llama_herd.tasks.client.submission import NewJob, checked_run_id, queue_full_error
 from llama_herd.tasks.connection.complaint import redis_complaint
-from llama_herd.tasks.ledger.answers import Cancellation, Submission, Submitted
+from llama_herd.tasks.ledger.answers import UNENDED, Cancellation, Submission, Submitted
 from llama_herd.tasks.ledger.redis_call import each, raise_if_error, together
 from llama_herd.tasks.protocol.close_names import close_models, did_you_mean
 from llama_herd.tasks.protocol.events import Event, Failure
@@ -343,7 +343,7 @@ class BatchWindow:
         for one, state in zip(row_jobs, states, strict=True):
             if state is None:  # the batch paused for too long, or Redis has lost data
                 self._waiting.append(self._under_way.pop(one.job_id))
-            elif state not in ("queued", "running"):
+            elif state not in UNENDED:
                 over.append(one)
         self.pause_s = next_pause_s(self.pause_s, len(over))
         if over:
