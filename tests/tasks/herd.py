@@ -147,13 +147,13 @@ def commands(redis: Any, act: Callable[[], object], *, by_scripts: bool) -> list
     """
     with redis.monitor() as monitor:
         act()
-        redis.ping()
-        heard = list(takewhile(lambda one: one["command"] != "PING", monitor.listen()))
+        redis.echo("heard all")
+        heard = list(takewhile(lambda one: one["command"] != "ECHO heard all", monitor.listen()))
     looks = [one for one in heard if any(key in one["command"] for key in OF_FEEDERS)]
     # A feeder has a connection of its own, by which it also loads the scripts that Redis has forgotten.
     feeders = {one["client_port"] for one in looks if one["client_type"] != "lua"}
     ours = [one for one in heard if one not in looks and one["client_port"] not in feeders]
-    ours = [one for one in ours if one["command"] != "HGETALL herd:webhooks"]
+    ours = [one for one in ours if one["command"] not in ("PING", "HGETALL herd:webhooks")]
     return [one["command"] for one in ours if (one["client_type"] == "lua") == by_scripts]
 
 
