@@ -61,7 +61,7 @@ def sweep_tenant(ledger: Ledger) -> RedisCall[Swept]:
         max_pushes=SWEEP_MAX_PUSHES,
         max_looks=SWEEP_MAX_LOOKS,
         max_taken=SWEEP_MAX_TAKEN,
-        ended_s=ledger.stream_ttl_s,
+        ttl_s=ledger.stream_ttl_s,
         failed_s=ledger.failed_ttl_s,
         letter_s=ledger.dead_ttl_s,
         late_tail=end_tail("deadline"),

@@ -9,7 +9,7 @@
 --       channels (their prefix), between_ms# (shortest time between sweeps), gap_ms# (a longer time than this is a gap),
 --       lease_ms#, patience_ms#,
 --       max_pushes# (of overtaken messages), max_looks# (at waiting jobs), max_taken# (back, of dead workers),
---       ended_s# (life of an ended job), failed_s# (its least, if it failed),
+--       ttl_s# (life of an ended job), failed_s# (its least, if it failed),
 --       letter_s# (life of a dead letter, and of a quarantined job),
 --       late_tail, cancelled_tail, lost_tail, unserved_tail (of final events: deadline, cancelled, record gone, no worker),
 --       unserved_ms# (a job ends after so long if no worker has ever served its queue; 0: never),
@@ -108,7 +108,7 @@ end
 
 local function keys_of(id)
   local own = {job = job_key(id), events = before .. id .. events_after, channel = channels .. id}
-  own.ttl_s, own.failed_s = ended_s, failed_s
+  own.ttl_s, own.failed_s = ttl_s, failed_s
   return setmetatable(own, {__index = key})
 end
 
