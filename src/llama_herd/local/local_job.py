@@ -13,7 +13,8 @@ from llama_herd.tasks.protocol.events import Event, Failure, parse_event
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
+from llama_herd.worker.jobs.event_log import EventAuthor, EventLog
+from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from llama_herd.worker.loading.device import on_device, pin_device
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.loading.sequence_maker import SequenceMaker

@@ -13,7 +13,7 @@ from llama_herd.tasks.ledger.job_reads import FIRST
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import PROMPT_FIELDS, SCORE_FIELDS, End, Event, Failure, Started, Token
 from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
-from llama_herd.worker.jobs.event_log import RecordedOutputs
+from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from tests.tasks.herd import Herd
 
 pytestmark = pytest.mark.redis

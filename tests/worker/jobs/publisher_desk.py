@@ -16,10 +16,11 @@ from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.engine.interface import JobEngine, SampledToken, SequenceInfo, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
+from llama_herd.worker.jobs.event_log import EventAuthor, EventLog
 from llama_herd.worker.jobs.figures import JobFigures
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.publisher import Publisher
+from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from llama_herd.worker.jobs.retries import Retries
 from tests.worker.jobs.tenancies import alone, new_tenancy
 

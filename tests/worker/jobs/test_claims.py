@@ -7,7 +7,8 @@ import pytest
 
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
+from llama_herd.worker.jobs.event_log import EventAuthor, EventLog
+from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from llama_herd.worker.jobs.tenancy import ClaimedJobs
 
 

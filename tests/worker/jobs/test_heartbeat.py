@@ -19,8 +19,9 @@ from llama_herd.worker.broker.message_notes import MessageNotes
 from llama_herd.worker.engine.interface import JobEngine, SequenceInfo
 from llama_herd.worker.jobs import heartbeat
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import EventLog, RecordedOutputs
+from llama_herd.worker.jobs.event_log import EventLog
 from llama_herd.worker.jobs.heartbeat import Heartbeat, Namesakes
+from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 from tests.chaos.harness.patience import wait_until

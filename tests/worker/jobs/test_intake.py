@@ -27,9 +27,10 @@ from llama_herd.worker.engine.interface import SampledToken, StepOutput
 from llama_herd.worker.health import WorkerHealth
 from llama_herd.worker.jobs import service as service_module
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
+from llama_herd.worker.jobs.event_log import EventAuthor, EventLog
 from llama_herd.worker.jobs.intake import LostJob
 from llama_herd.worker.jobs.publisher import Publisher
+from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.loading.sequence_maker import SequenceMaker

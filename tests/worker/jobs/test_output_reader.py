@@ -15,8 +15,9 @@ from llama_herd.tasks.protocol.events import Event, FinishReason, Token, parse_e
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.engine.interface import SampledToken, SequenceInfo, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
+from llama_herd.worker.jobs.event_log import EventAuthor, EventLog
 from llama_herd.worker.jobs.output_reader import call_id
+from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from tests.examples import for_any
 from tests.worker.jobs.publisher_desk import Desk, output_of
 

@@ -24,9 +24,10 @@ from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from llama_herd.worker.engine.interface import SequenceInfo
 from llama_herd.worker.jobs import attempt as attempts
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
+from llama_herd.worker.jobs.event_log import EventAuthor, EventLog
 from llama_herd.worker.jobs.overflow import Overflow
 from llama_herd.worker.jobs.publisher import LeftJob, Publisher
+from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from tests.local.processes import PATIENCE_S as PROCESS_PATIENCE_S, WorkerProcess, held, wait_until
 from tests.tiny import write_tiny_gguf

@@ -19,8 +19,9 @@ from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs import preparer
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
+from llama_herd.worker.jobs.event_log import EventAuthor, EventLog
 from llama_herd.worker.jobs.preparer import HEAD_START_S, OpenedJob
+from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.jobs.tenancy import Tenancy
 from llama_herd.worker.loading.sequence_maker import SequenceMaker

@@ -13,7 +13,7 @@ from llama_herd.tasks.ledger.redis_call import UnreadableReply
 from llama_herd.tasks.protocol.events import Event, Started, Token, Vectors
 from llama_herd.tasks.protocol.text_job import MAX_TEXTS
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.jobs.event_log import RecordedOutputs
+from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from llama_herd.worker.jobs.stream_reader import PART_BYTES, StreamReader
 from tests.python_memory import peak_bytes
 

@@ -8,7 +8,8 @@ import pytest
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.ledger import SOUND_MS, SOUND_TOKENS
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import EventAuthor, EventLog, RecordedOutputs
+from llama_herd.worker.jobs.event_log import EventAuthor, EventLog
+from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from llama_herd.worker.jobs.suspect_gate import CLOSED_S, PATIENCE_S, SHARED_ALONE_S, SuspectGate
 
 CLAIM = Yours(epoch=1, n=0, seq=0, attempts=0, starts=0, due_ms=0, body="", now_ms=0)

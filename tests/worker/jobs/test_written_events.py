@@ -9,7 +9,8 @@ from hypothesis import given, strategies as st
 from llama_herd.model.parsers.output_parser import OutputParser
 from llama_herd.tasks.protocol.events import End, FinishReason, Timings, Vectors, parse_event
 from llama_herd.worker.engine.interface import SampledToken, SequenceInfo, StepOutput
-from llama_herd.worker.jobs.event_log import MAX_VECTOR_CHARS, EventAuthor, EventLog, RecordedOutputs
+from llama_herd.worker.jobs.event_log import MAX_VECTOR_CHARS, EventAuthor, EventLog
+from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from tests.worker.jobs.test_output_reader import FORMATS, OUTPUT
 from tests.worker.jobs.test_suspect_gate import CLAIM
 

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from llama_herd.ops.logs import JobLine
 from llama_herd.tasks.ledger.answers import Claimed
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.protocol.events import (
     End,
-    Event,
     Failure,
     FinishReason,
     Pieces,
@@ -23,7 +22,6 @@ from llama_herd.tasks.protocol.events import (
     Timings,
     Token,
     Usage,
-    Vectors,
     finite,
     parse_event,
     token_json,
@@ -33,52 +31,13 @@ from llama_herd.worker.engine.interface import EchoedPrompt, SampledToken, StepO
 from llama_herd.worker.engine.sequence import NewParser
 from llama_herd.worker.jobs.event_pace import EventPace
 from llama_herd.worker.jobs.output_reader import OutputCount, OutputParts, OutputReader
+from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 
 #: Sent events are kept this long, so that they can be sent again to a Redis that lost its last seconds.
 KEPT_S = 10.0
 
 #: Vectors of more characters than this go into several events.
 MAX_VECTOR_CHARS = 524_288
-
-
-class RecordedOutputs(NamedTuple):
-    """The events of earlier attempts: ids and texts by output, and a hash of all text in their order.
-
-    vectors: numbers of the texts whose vectors they have. ends: why outputs have ended, if there are several.
-    """
-
-    ids: dict[int, list[int]]
-    texts: dict[int, str]
-    text_hash: "hashlib._Hash"
-    said: Mapping[int, OutputCount] = {}
-    vectors: frozenset[int] = frozenset()
-    ends: Mapping[int, tuple[FinishReason, StopReason]] = {}
-
-    @classmethod
-    def from_events(cls, events: Iterable[Event]) -> Self:
-        """Gather what the events say of each output."""
-        ids, texts = dict[int, list[int]](), dict[int, list[str]]()
-        said, vectors = dict[int, OutputCount](), set[int]()
-        ends = dict[int, tuple[FinishReason, StopReason]]()
-        text_hash = hashlib.sha256()
-        for event in events:
-            if isinstance(event, Vectors):
-                vectors.update(event.texts)
-            if isinstance(event, Token):
-                choice = event.choice or 0
-                ids.setdefault(choice, []).extend(event.ids)
-                texts.setdefault(choice, []).append(event.text)
-                said[choice] = said.get(choice, OutputCount()).plus(event)
-                text_hash.update(event.text.encode())
-                if event.finish_reason is not None:
-                    ends[choice] = event.finish_reason, event.stop_reason
-        joined = {choice: "".join(parts) for choice, parts in texts.items()}
-        return cls(ids, joined, text_hash, said, frozenset(vectors), ends)
-
-    @property
-    def num(self) -> int:
-        """Tokens, or vectors."""
-        return len(self.vectors) or sum(map(len, self.ids.values()))
 
 
 class EventAuthor(NamedTuple):

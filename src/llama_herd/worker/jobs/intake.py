@@ -39,10 +39,11 @@ from llama_herd.worker.broker.task_message import NO_JOB, TaskMessage
 from llama_herd.worker.engine.interface import Abort
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_calls import BREAKING, MAX_REASON
-from llama_herd.worker.jobs.event_log import EventLog, RecordedOutputs
+from llama_herd.worker.jobs.event_log import EventLog
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.preparer import OpenedJob, Preparer
 from llama_herd.worker.jobs.publisher import Publisher
+from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from llama_herd.worker.jobs.suspect_gate import POLL_S
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 

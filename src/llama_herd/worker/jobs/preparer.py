@@ -23,8 +23,8 @@ from llama_herd.tasks.protocol.text_job import TextJob
 from llama_herd.worker.engine.interface import Abort, JobEngine
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.event_log import RecordedOutputs
 from llama_herd.worker.jobs.publisher import LeftJob, Publisher, RefusedJob
+from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from llama_herd.worker.jobs.retries import Retries
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.tenancy import Tenancies
