@@ -106,12 +106,32 @@ def test_a_stream_goes_on_however_it_began_and_ended() -> None:
     """Reads from the middle, an error behind events that are lost, and text that was withheld."""
     early, late = Token(seq=2, job=JOB, epoch=1, i=0, ids=(1, 2), text="a"), token(JOB, 5, 4, epoch=2)
     withheld = Token(seq=6, job=JOB, epoch=3, i=5, ids=(), text="")
-    middle = Continuity(is_whole=False)
-    assert all(map(middle.goes_on, (parse_event(late.event), withheld, parse_event(end(JOB, 7, 9).event))))
-    whole = Continuity(is_whole=True)
+    assert goes_on(
+        Continuity(is_whole=False), parse_event(late.event), withheld, parse_event(end(JOB, 7, 9).event)
+    )
     lost = Failure(code=ErrorCode.UNREADABLE, message="lost")
     failed = End(seq=3, job=JOB, epoch=1, finish_reason="error", n=1, attempts=1, error=lost)
-    assert all(map(whole.goes_on, (parse_event(started(JOB).event), early, failed)))
+    assert goes_on(Continuity(is_whole=True), parse_event(started(JOB).event), early, failed)
+
+
+def goes_on(continuity: Continuity, *events: Event) -> bool:
+    found = []
+    for event in events:
+        found.append(continuity.goes_on(event))
+        continuity.note(event)
+    return all(found)
+
+
+def test_a_message_that_does_not_go_on_makes_the_reader_look_into_the_stream() -> None:
+    """Every producer of the tenant may publish on the channel."""
+    follower = Follower(JOB)
+    first, forged, second = (
+        parse_event(one.event) for one in (started(JOB), token(JOB, 2, 7), token(JOB, 2, 0))
+    )
+    assert follower.stored([first]) == [first]
+    assert follower.heard([forged.to_json().encode()]) == []
+    assert follower.is_behind
+    assert follower.stored([second]) == [second]
 
 
 def rewrite(redis: Redis, herd: Herd, entries: Iterable[EmitEntry]) -> None:

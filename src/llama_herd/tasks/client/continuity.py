@@ -22,29 +22,30 @@ class Continuity:
         self._text_hash = sha256()
 
     def goes_on(self, event: Event) -> bool:
-        """Note an event; returns whether it can follow those that were noted before."""
+        """Whether an event can follow those that were noted."""
         match event:
-            case Started():
-                self._epoch = event.epoch
             case Token():
-                return self._note_tokens(event, event.choice or 0)
+                choice = event.choice or 0
+                is_known = self._is_whole or choice in self._nums
+                # An attempt that has not started may still tell text that was withheld of earlier tokens.
+                is_announced = not event.ids or self._epoch in (None, event.epoch)
+                return is_announced and (not is_known or event.i == self._nums[choice])
             case Vectors():
-                self._num_vectors += len(event.texts)
-                return self._is_of_attempt(event.epoch)
+                return self._epoch in (None, event.epoch)
             case End(error=None) if self._is_whole:
                 is_all = event.n == self._nums.total() + self._num_vectors
                 return is_all and event.text_sha256 in (None, self._text_hash.hexdigest())
         return True
 
-    def _note_tokens(self, event: Token, choice: int) -> bool:
-        is_known = self._is_whole or choice in self._nums
-        is_next = not is_known or event.i == self._nums[choice]
-        self._nums[choice] = event.i + len(event.ids)
-        self._text_hash.update(event.text.encode())
-        # An attempt that has not started may still tell text that was withheld of earlier tokens.
-        return is_next and (not event.ids or self._is_of_attempt(event.epoch))
-
-    def _is_of_attempt(self, epoch: int) -> bool:
-        """Whether the events of this epoch were announced by a start, as far as that is known."""
-        was, self._epoch = self._epoch, epoch
-        return was in (None, epoch)
+    def note(self, event: Event) -> None:
+        """Note an event that is passed on."""
+        match event:
+            case Started():
+                self._epoch = event.epoch
+            case Token():
+                self._nums[event.choice or 0] = event.i + len(event.ids)
+                self._text_hash.update(event.text.encode())
+                self._epoch = event.epoch if event.ids else self._epoch
+            case Vectors():
+                self._num_vectors += len(event.texts)
+                self._epoch = event.epoch

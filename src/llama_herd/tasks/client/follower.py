@@ -105,6 +105,8 @@ class Follower:
             raise RecordUnreadable(f"the stream of job {self.job_id} contains an event of another job")
         fresh = self._take_fresh(found)
         if self.is_behind:
+            if any(event.seq == self.last + 1 for event in found):
+                raise StreamRewritten.behind(self.job_id, self.last)
             raise RecordUnreadable(f"the stream of job {self.job_id} lacks the event after {self.last}")
         return fresh
 
@@ -116,17 +118,16 @@ class Follower:
             self.page = max(self.page // 2, SHORTEST_PAGE)
 
     def _take_fresh(self, events: Iterable[Event]) -> list[Event]:
-        """The events that directly follow those passed on before, in order. Raises StreamRewritten."""
+        """The events that directly follow those passed on before, in order."""
         fresh: list[Event] = []
         self.is_behind = False
         for event in events:
             if event.seq <= self.last or self.has_ended:
                 continue
-            if event.seq > self.last + 1:
+            if event.seq > self.last + 1 or not self._continuity.goes_on(event):
                 self.is_behind = True
                 break
-            if not self._continuity.goes_on(event):
-                raise StreamRewritten.behind(self.job_id, self.last)
+            self._continuity.note(event)
             self.last = event.seq
             self.has_ended = isinstance(event, End)
             fresh.append(event)
