@@ -15,7 +15,7 @@ from llama_herd.tasks.ledger.held_jobs import FinalState
 from llama_herd.tasks.ledger.job_lists import JobLists
 from llama_herd.tasks.ledger.redis_call import run_call, run_dialogue
 from llama_herd.tasks.protocol.events import Failure
-from tests.tasks.herd import JOB, Herd
+from tests.tasks.herd import JOB, Herd, commands
 from tests.tasks.ledger.test_kept import ENDS, cancel, end_by_sweep, end_here, fail, poison
 
 pytestmark = pytest.mark.redis
@@ -180,6 +180,23 @@ def test_a_page_costs_what_it_returns_and_not_what_is_listed(herd: Herd) -> None
     assert page.next is not None
     assert (len(page.rows), page.next.job_id) == (5, page.rows[-1].job_id)
     assert [row.state for row in page.rows] == ["cancelled"] * 5
+
+
+@pytest.mark.parametrize("state", ["ended", "failed"])
+def test_a_page_takes_few_calls_though_most_of_the_list_is_kept_no_longer(
+    client: Client, herd: Herd, state: EndedState
+) -> None:
+    """As of any herd that ended ten thousand jobs once: the list has their ids, and no record is left."""
+    for key in LISTS:
+        herd.redis.zadd(key, {f"gone-{number}": 7 + number for number in range(9000)})
+    herd.submit("a")
+    fail(herd, "a")
+    for key in LISTS:
+        herd.redis.zadd(key, {"a": 1}, xx=True)
+    found = list[str]()
+    calls = commands(herd.redis, lambda: found.extend(ids(client, state, limit=20)), by_scripts=False)
+    assert found == ["a"]
+    assert sum(one.startswith("EVALSHA") for one in calls) <= 14
 
 
 def test_the_states_of_a_list_are_those_in_which_a_job_ends() -> None:

@@ -109,13 +109,14 @@ async def _rows(
     jobs_from: Callable[..., Dialogue[JobPage]], limit: int, cursor: Cursor | None = None
 ) -> list[JobRow]:
     """Jobs of a list, each once, as many as `limit`. jobs_from: a page of those behind a cursor."""
-    rows = dict[str, JobRow]()
+    rows, is_sparse = dict[str, JobRow](), False
     while len(rows) < limit:
-        page = await jobs_from(cursor, most=min(limit - len(rows), MAX_PAGE))
+        most = min(limit - len(rows), MAX_PAGE)
+        page = await jobs_from(cursor, most=most, is_sparse=is_sparse)
         rows |= {row.job_id: row for row in page.rows}
         if page.next is None:
             break
-        cursor = page.next
+        cursor, is_sparse = page.next, len(page.rows) < most
     return list(rows.values())
 
 

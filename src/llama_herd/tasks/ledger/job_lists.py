@@ -98,13 +98,14 @@ class JobLists(Keys):
         prefix: str = "",
         due_ms: int | None = None,
         most: int,
+        is_sparse: bool = False,
     ) -> JobPage:
         """A dialogue: jobs behind a cursor, the oldest first, of an Index or one of `line_names`.
 
         queue: only of this queue. prefix: only those whose ids begin so. due_ms: only those due by this time.
-        most: as many at most.
+        most: as many at most. is_sparse: whether many of the list are gone, so that more are looked at.
         """
-        num_looks = MAX_LOOKS if queue or prefix or due_ms is not None else most
+        num_looks = MAX_LOOKS if is_sparse or queue or prefix or due_ms is not None else most
         members = await self.members(index, cursor, num_looks)
         found = [one for one in members if one.job_id.startswith(prefix)]
         return await _page(members, num_looks, found, self.rows(index, found, queue, due_ms, most))
@@ -119,13 +120,15 @@ class JobLists(Keys):
         since_ms: int = 0,
         notes: Mapping[str, str] | None = None,
         most: int,
+        is_sparse: bool = False,
     ) -> JobPage:
         """A dialogue: jobs behind a cursor that have ended, the newest first: all, or those that failed.
 
         queue, state, since_ms, notes: only those of this queue, in this state, that ended since then, with
-        these notes in their metadata. most: how many at most.
+        these notes in their metadata. most: how many at most. is_sparse: whether many of the list are kept no
+        longer, so that more are looked at.
         """
-        num_looks = MAX_LOOKS if queue or state or notes else most
+        num_looks = MAX_LOOKS if is_sparse or queue or state or notes else most
         name = _ended_list(is_failed=is_failed)
         members = await self.members(name, cursor, num_looks, is_newest_first=True)
         rows = self.ended_rows(members, queue, state, since_ms, notes or {}, most)
