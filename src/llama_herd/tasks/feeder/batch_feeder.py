@@ -112,7 +112,7 @@ class BatchFeeder:
         self._look_thread.join(STOP_S)
         for batch in self._leave_all():  # also what it has taken meanwhile
             batch.thread.join(max(0.0, until_s - monotonic()))
-        for client in self._clients.values():
+        for client in list(self._clients.values()):
             client.close()
         self._redis.close()
 
@@ -141,6 +141,7 @@ class BatchFeeder:
     def _look(self) -> None:
         """Take batches that are due, as long as there is room, and delete the files that are."""
         self._running = {due: batch for due, batch in self._running.items() if batch.thread.is_alive()}
+        self._close_idle_clients()
         with redis_errors(self.settings.redis_url):
             while self._survived:
                 self._survived[0].survive()
@@ -230,6 +231,11 @@ class BatchFeeder:
         if tenant not in self._clients:
             self._clients[tenant] = Client(settings=self.settings, tenant=tenant)
         return self._clients[tenant]
+
+    def _close_idle_clients(self) -> None:
+        """Close those of tenants without a batch here: each has connections of its own."""
+        for tenant in self._clients.keys() - {due.tenant for due in self._running}:
+            self._clients.pop(tenant).close()
 
     def _give_back(self, lease: BatchLease, delay_s: float, **why: bool) -> None:
         """Let another feeder have the batch. If Redis is away, the lease runs out by itself."""
