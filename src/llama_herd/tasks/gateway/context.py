@@ -1,7 +1,7 @@
 """What all requests of a gateway share: clients of the tenants, limits, the batches that run, chores."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from math import ceil
@@ -36,8 +36,8 @@ class RateLimit:
     def __init__(self, settings: GatewaySettings) -> None:
         self._per_s = settings.gateway_key_rate
         self._most = BURST_S * self._per_s
-        #: By fingerprint: the requests that were left, and when, by time.monotonic.
-        self._left: dict[str, tuple[float, float]] = {}
+        #: By fingerprint: the requests that were left, and when, by time.monotonic. The last seen come last.
+        self._left = OrderedDict[str, tuple[float, float]]()
 
     def charge(self, caller: Caller, cost: float, own: float) -> None:
         """Take a request's cost. Raises Problem if none is left. A caller without a key has no limit.
@@ -48,14 +48,24 @@ class RateLimit:
         if fingerprint is None or not self._per_s:
             return
         now_s = monotonic()
-        left, seen_s = self._left.get(fingerprint, (self._most, now_s))
-        left = min(self._most, left + self._per_s * (now_s - seen_s))
-        if left + own <= 0:
-            self._left[fingerprint] = left, now_s
+        self._forget_full(now_s)
+        left = self._left_of(fingerprint, now_s)
+        is_let_in = left + own > 0
+        self._left[fingerprint] = left - cost if is_let_in else left, now_s
+        self._left.move_to_end(fingerprint)
+        if not is_let_in:
             message = f"this key may send {self._per_s:g} requests a second. Fix: HERD_GATEWAY_KEY_RATE"
             wait_s = max(1, ceil((1 - left) / self._per_s))
             raise Problem(429, "rate_limit_exceeded", message, headers={"Retry-After": str(wait_s)})
-        self._left[fingerprint] = left - cost, now_s
+
+    def _left_of(self, fingerprint: str, now_s: float) -> float:
+        left, seen_s = self._left.get(fingerprint, (self._most, now_s))
+        return min(self._most, left + self._per_s * (now_s - seen_s))
+
+    def _forget_full(self, now_s: float) -> None:
+        """Forget the longest unseen, as long as their buckets are full: so is that of a key never seen."""
+        while self._left and self._left_of(first := next(iter(self._left)), now_s) >= self._most:
+            del self._left[first]
 
 
 #: What one slot holds.
