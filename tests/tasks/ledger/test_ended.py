@@ -122,6 +122,16 @@ def test_the_lists_are_bounded(client: Client, herd: Herd) -> None:
     assert ids(client) == ["a"]
 
 
+def test_the_lists_go_with_the_last_job_that_they_name(herd: Herd) -> None:
+    """Else each tenant that comes no more leaves ten thousand names for ever."""
+    for job_id, keep_s in (("short", 10), ("long", 1_000_000), ("again", 10)):
+        herd.submit(job_id, JOB.model_copy(update={"keep_s": keep_s}))
+        fail(herd, job_id)
+    lives_ms = [herd.redis.pttl(key) for key in (*LISTS, herd.ledger.job_key("long"))]
+    assert lives_ms == sorted(lives_ms, reverse=True)
+    assert lives_ms[0] <= 1_000_000_000
+
+
 @pytest.mark.parametrize("key", LISTS)
 def test_a_list_of_another_type_holds_up_no_end(client: Client, herd: Herd, key: str) -> None:
     herd.redis.set(key, "nothing of ours")

@@ -48,6 +48,6 @@ local function close(key, job, events, id, state, event)
   redis.call('ZREM', key.leases, id)
   local now = now_ms()
   note_end(key, id, state, hook, secret, note_outcome(job, event, now))
-  list_ended(key, id, state, now)
+  list_ended(key, id, state, now, life_s)
   note_kept(key, job, events, life_s)
 end
