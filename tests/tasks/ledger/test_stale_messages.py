@@ -76,6 +76,19 @@ def test_a_message_stays_that_somebody_has_to_meet(herd: Herd, act: Callable[[He
     assert herd.messages() == before
 
 
+def test_what_a_worker_will_take_is_left_to_it(herd: Herd) -> None:
+    herd.redis.zadd("herd:default:served", {QUEUE: 1000 * herd.redis.time()[0]})
+    submit(herd, "a", "b")
+    cancel(herd, "a", "b")
+    tell(herd)
+    assert ids(herd) == ["a", "b"]
+    herd.redis.zincrby("herd:default:served", -20_000, QUEUE)
+    submit(herd, "c")
+    cancel(herd, "c")
+    tell(herd)
+    assert ids(herd) == []
+
+
 def test_the_message_of_a_purged_job_goes(herd: Herd) -> None:
     submit(herd, "a", "b")
     run_call(herd.redis, herd.ledger.purge("a"))

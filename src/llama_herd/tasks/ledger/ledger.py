@@ -278,12 +278,12 @@ class Ledger(JobReads):
     def owed(self, most: int, again_ms: int) -> RedisCall[list[OwedJob]]:
         """The jobs of whose end Celery is to be told now, due again in `again_ms` unless settled by then.
 
-        Their messages go that are next in their lists: maybe no worker serves the queue.
+        Where no worker serves the queue, their messages go that are next in their lists.
         """
         return call(
             _OWED,
             lambda reply: [OwedJob(text(id), raw) for id, raw in zip(reply[::2], reply[1::2], strict=True)],
-            **self.keys_named("owed", "untold", "pending", "leases"),
+            **self.keys_named("owed", "untold", "pending", "leases", "served"),
             most=most,
             again_ms=again_ms,
             **around_id(self.job_key),
