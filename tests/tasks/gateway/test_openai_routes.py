@@ -16,7 +16,7 @@ from llama_herd.tasks.gateway.sse import sse
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.protocol.events import End, Failure
+from llama_herd.tasks.protocol.events import End, Failure, Started, Usage
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.tasks.gateway.described import hold_to_description
@@ -75,6 +75,27 @@ def test_a_stream_is_read_as_it_is_written(gateway: GatewayThread, herd: Herd) -
         assert next(events).json["choices"][0]["finish_reason"] == "stop"
         assert next(events).data == "[DONE]"
         assert next(events, None) is None
+
+
+@pytest.mark.parametrize(("has_usage", "counts"), [(True, [1, 1]), (False, [])])
+def test_a_stream_counts_as_it_comes_by_vllm_s_option(
+    gateway: GatewayThread, herd: Herd, has_usage: bool, counts: list[int]
+) -> None:
+    """As GuideLLM asks for it; in vLLM it does nothing by itself."""
+    options = {"include_usage": has_usage, "continuous_usage_stats": True}
+    with gateway.send("POST", COMPLETIONS, {**STREAM, "stream_options": options}) as answer:
+        job_id = str(answer.getheader("X-Job-Id"))
+        herd.claimed(job_id)
+        first = Started(
+            seq=1, job=job_id, epoch=1, attempt=1, worker="w", model="tales", seed=7, prompt_tokens=3
+        )
+        usage = Usage(prompt_tokens=3, completion_tokens=1, total_tokens=4)
+        last = End(seq=3, job=job_id, epoch=1, finish_reason="stop", n=1, attempts=1, usage=usage)
+        herd.emit("one", EmitEntry.from_event(first, 0), token(job_id, 2, 0), EmitEntry.from_event(last, 1))
+        *chunks, done = events_of(answer)
+        assert done.data == "[DONE]"
+        told = [chunk.json.get("usage") for chunk in chunks if chunk.json["choices"]]
+        assert [usage["completion_tokens"] for usage in told if usage] == counts
 
 
 @pytest.mark.long

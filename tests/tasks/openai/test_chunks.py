@@ -14,8 +14,8 @@ COMMON: dict[str, Any] = {"job": "j", "epoch": 1}
 USAGE = Usage(prompt_tokens=3, completion_tokens=2, total_tokens=5)
 
 
-def started(n: int = 1) -> Started:
-    return Started(seq=1, attempt=1, worker="w", model="m", seed=7, n=n, **COMMON)
+def started(n: int = 1, **fields: Any) -> Started:
+    return Started(seq=1, attempt=1, worker="w", model="m", seed=7, n=n, **COMMON, **fields)
 
 
 def token(seq: int, text: str, *ids: int, **fields: Any) -> Token:
@@ -26,9 +26,9 @@ def end(seq: int, **fields: Any) -> End:
     return End(seq=seq, n=2, usage=USAGE, attempts=1, **{"finish_reason": "stop", **COMMON, **fields})
 
 
-def chunks(endpoint: Endpoint, *events: Event, has_usage: bool = False) -> list[dict[str, Any]]:
+def chunks(endpoint: Endpoint, *events: Event, **asked: bool) -> list[dict[str, Any]]:
     """The chunks, which are as the API's description says."""
-    made = Chunks(endpoint, "j", "tales", has_usage=has_usage)
+    made = Chunks(endpoint, "j", "tales", **asked)  # type: ignore[arg-type]
     found = [chunk for event in events for chunk in made.from_event(event)]
     described = ChatCompletionChunk if endpoint == CHAT else Completion
     for chunk in found:
@@ -92,6 +92,25 @@ def test_the_usage_comes_last_and_only_if_asked_for(endpoint: Endpoint) -> None:
     found = chunks(endpoint, *events, has_usage=True)
     assert (found[-1]["choices"], found[-1]["usage"]) == ([], USAGE.model_dump())
     assert all(chunk["usage"] is None for chunk in found[:-1])
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_each_chunk_counts_its_output_s_tokens_so_far_if_asked_for(endpoint: Endpoint) -> None:
+    """Also those whose text is withheld: a later chunk brings it."""
+    silent, last = token(3, "", 5, 6), {"finish_reason": "stop"}
+    events = (token(2, "a"), silent, token(4, "b", 7, choice=1), token(5, "c", 8, **last), end(6))
+    counting = {"has_usage": True, "has_counts": True}
+    found = chunks(endpoint, started(2, prompt_tokens=3), *events, **counting)
+    *pieces, whole = found
+    told = [(one["choices"][0]["index"], one["usage"]) for one in pieces]
+    counts = [(index, usage["completion_tokens"]) for index, usage in told]
+    begun = [(0, 1), (1, 0)] if endpoint == CHAT else []
+    assert counts == [*begun, (0, 1), (1, 1), (0, 4), (0, 4), (1, 1)]
+    assert all(usage["prompt_tokens"] == 3 for _, usage in told)
+    assert all(usage["total_tokens"] == 3 + usage["completion_tokens"] for _, usage in told)
+    assert whole["usage"] == USAGE.model_dump()
+    uncounted = chunks(endpoint, started(2), *events, **counting)
+    assert all(one["usage"] is None for one in uncounted[:-1])
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)

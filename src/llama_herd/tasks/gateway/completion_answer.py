@@ -132,6 +132,7 @@ class CompletionAnswer:
             request.model,
             request.jobs[0].sampling.n,
             has_usage=request.has_usage,
+            has_counts=request.has_counts,
         )
         write = partial(self._sse_chunks, chunks)
         parts = stream_body(prepend(events, first), write, self._facts, heartbeat_s=self._heartbeat_s)

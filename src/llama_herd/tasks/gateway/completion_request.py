@@ -29,15 +29,16 @@ LONG_BYTES = 262_144
 OWN_FIELDS = ("stream", "stream_options", "priority")
 #: Of the name of a model elsewhere.
 MAX_MODEL_CHARS = 256
-#: Fields of `stream_options`. The second may only be false.
-STREAM_OPTIONS = ("include_usage", "include_obfuscation")
+#: Fields of `stream_options`. The second may only be false; the third is vLLM's.
+STREAM_OPTIONS = ("include_usage", "include_obfuscation", "continuous_usage_stats")
 
 
 class CompletionRequest:
     """A request, read and checked. Raises InvalidJob with every wrong field, and Problem.
 
     jobs: one for each prompt. key: its idempotency key. keeps_jobs: whether the jobs go on if the client
-    goes away. num_bytes: of the answer, at its longest.
+    goes away. num_bytes: of the answer, at its longest. has_usage: whether a stream ends with its tokens.
+    has_counts: whether each of its chunks has those so far.
     """
 
     def __init__(
@@ -54,7 +55,9 @@ class CompletionRequest:
         if not isinstance(body.get("stream"), bool | None):
             errors.append(FieldError("stream", "must be true or false"))
         self.is_stream = body.get("stream") is True
-        self.has_usage = _has_usage(body, self.is_stream, errors)
+        options = _stream_options(body, self.is_stream, errors)
+        self.has_usage = options.get("include_usage") is True
+        self.has_counts = self.has_usage and options.get("continuous_usage_stats") is True
         foreign = foreign_model(rest)
         found = RequestBody(endpoint, {**rest, "model": None} if foreign else rest)
         found.errors += errors
@@ -91,18 +94,20 @@ def foreign_model(body: Mapping[str, Any]) -> str:
     return "" if re.fullmatch(MODEL_PATTERN, name) else name
 
 
-def _has_usage(body: Mapping[str, Any], is_stream: bool, errors: list[FieldError]) -> bool:
+def _stream_options(
+    body: Mapping[str, Any], is_stream: bool, errors: list[FieldError]
+) -> Mapping[str, bool | None]:
     options = body.get("stream_options")
     if options is None:
-        return False
+        return {}
     if not is_stream:
         errors.append(FieldError("stream_options", "only with stream=true"))
     if not isinstance(options, dict) or not all(isinstance(value, bool | None) for value in options.values()):
         errors.append(FieldError("stream_options", "must be an object of true and false"))
-        return False
+        return {}
     if unknown := [name for name in options if name not in STREAM_OPTIONS]:
         shown = unknown[0] if unknown[0].isidentifier() and len(unknown[0]) <= 64 else "?"
         errors.append(FieldError(f"stream_options.{shown}", "not supported"))
     if options.get("include_obfuscation"):
         errors.append(FieldError("stream_options.include_obfuscation", "only supported as false"))
-    return options.get("include_usage") is True
+    return options

@@ -37,6 +37,10 @@ _STREAM = {
         "properties": {
             "include_usage": {"type": "boolean", "description": "The last chunk counts the tokens."},
             "include_obfuscation": {"const": False},
+            "continuous_usage_stats": {
+                "type": "boolean",
+                "description": "vLLM's, with include_usage: each chunk counts the tokens so far.",
+            },
         },
         "additionalProperties": False,
     },

@@ -1,5 +1,6 @@
 """Events of jobs as the chunks of an OpenAI stream."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from time import time
@@ -15,7 +16,16 @@ from llama_herd.tasks.openai.response import (
     summed_usage,
     usage_object,
 )
-from llama_herd.tasks.protocol.events import GOOD_ENDS, End, Event, FinishReason, Started, StopReason, Token
+from llama_herd.tasks.protocol.events import (
+    GOOD_ENDS,
+    End,
+    Event,
+    FinishReason,
+    Started,
+    StopReason,
+    Token,
+    Usage,
+)
 
 
 @dataclass(eq=False)
@@ -24,7 +34,8 @@ class Chunks:
 
     In a chat the roles of all outputs come first, and in their order: OpenAI's client numbers outputs as they
     begin. Each output ends with its `finish_reason`. With `has_usage` the last chunk has no outputs, but the
-    tokens of the whole job. first: number of the job's first output.
+    tokens of the whole job; with `has_counts` each other one has, as vLLM has it, those of the prompt and of
+    its own output so far. first: number of the job's first output.
     """
 
     endpoint: Endpoint
@@ -32,9 +43,12 @@ class Chunks:
     model: str | None
     first: int = 0
     has_usage: bool = False
+    has_counts: bool = False
     _has_begun: bool = False
     _ended: set[int] = field(default_factory=set)
     _calling: set[int] = field(default_factory=set)  # outputs that have called a tool
+    _prompt_tokens: int | None = None
+    _num_tokens: Counter[int] = field(default_factory=Counter)  # of each output
     _cached_tokens: int | None = None
     _num_choices: int = 1
     _offsets: dict[int, Offsets] = field(default_factory=dict)
@@ -58,6 +72,7 @@ class Chunks:
                 if event.seq == 1:  # later attempts find in the cache what this one has computed
                     self._cached_tokens = event.cached_tokens
                 self._num_choices = event.n
+                self._prompt_tokens = event.prompt_tokens
                 if event.prompt_ids is not None:
                     self._prompt = event
             case Token() if self._prompt is not None and event.choice:
@@ -83,6 +98,7 @@ class Chunks:
 
     def _tokens(self, event: Token) -> Iterator[dict[str, Any]]:
         index, words = event.choice or 0, self._words(event)
+        self._num_tokens[index] += len(event.ids)
         if event.tool_calls:
             self._calling.add(index)
         if words or event.logprobs is not None:
@@ -131,18 +147,34 @@ class Chunks:
     ) -> dict[str, Any]:
         said = {"delta": words} if self.endpoint == CHAT else {"text": words.get("content", "")}
         choice = {"index": self.first + index, **said, "logprobs": scores, "finish_reason": None, **ends}
-        return {**self._head, "choices": [choice], **self._tail}
+        tail = {"usage": self._count(index)} if self.has_counts else self._tail
+        return {**self._head, "choices": [choice], **tail}
+
+    def _count(self, index: int) -> dict[str, Any] | None:
+        """The tokens of the prompt, and of an output so far; None if a worker did not count the prompt's."""
+        prompt, output = self._prompt_tokens, self._num_tokens[index]
+        if prompt is None:
+            return None
+        total = prompt + output
+        return usage_object(Usage(prompt_tokens=prompt, completion_tokens=output, total_tokens=total), None)
 
 
 class ManyChunks:
     """Turns the events of a request's jobs, those of each in order, into the chunks of one stream."""
 
     def __init__(
-        self, endpoint: Endpoint, job_ids: Sequence[str], model: str | None, n: int, *, has_usage: bool
+        self,
+        endpoint: Endpoint,
+        job_ids: Sequence[str],
+        model: str | None,
+        n: int,
+        *,
+        has_usage: bool,
+        has_counts: bool = False,
     ) -> None:
         """n: outputs of each prompt."""
         self._chunks = {
-            job_id: Chunks(endpoint, job_ids[0], model, first=number * n, has_usage=has_usage)
+            job_id: Chunks(endpoint, job_ids[0], model, number * n, has_usage, has_counts)
             for number, job_id in enumerate(job_ids)
         }
         self._num_left = len(job_ids)
