@@ -9,7 +9,7 @@ import pytest
 from llama_herd.errors import InvalidJob
 from llama_herd.tasks.openai.embeddings import EmbeddingBody
 from llama_herd.tasks.openai.ranks import RankBody
-from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint, RequestBody
+from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, LEAST_TOP_P, Endpoint, RequestBody
 from llama_herd.tasks.openai.tokenizing import DetokenizeRequest, TokenizeRequest
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.settings import Settings
@@ -42,6 +42,8 @@ def complaint(endpoint: Endpoint, **body: Any) -> str:
         (CHAT, {"max_tokens": 0, "max_completion_tokens": 9}, {"max_tokens": 9}),
         (CHAT, {"logit_bias": {"17": -100}}, {"logit_bias": {17: -100}}),
         (COMPLETIONS, {"top_k": -1, "min_p": 0.1}, {"top_k": 0, "min_p": 0.1}),
+        (COMPLETIONS, {"top_p": 0}, {"top_p": LEAST_TOP_P}),
+        (CHAT, {"top_p": 0.0, "temperature": 0}, {"top_p": LEAST_TOP_P}),
         (COMPLETIONS, {"repetition_penalty": 1.1, "ignore_eos": True}, {"repetition_penalty": 1.1}),
         (CHAT, {"truncate_prompt_tokens": -1, "prompt_logprobs": 2}, {"truncate_prompt_tokens": -1}),
         (COMPLETIONS, {"temperature": None, "stop": None, "logprobs": None, "user": "u"}, {"temperature": 1}),
@@ -132,7 +134,8 @@ def test_the_form_of_an_output_is_asked_for_alike_everywhere(url: Endpoint) -> N
         ),
         (CHAT, {"messages": "secret"}, "messages: "),
         (CHAT, {"temperature": 7, "top_p": 0}, "temperature: input should be less than or equal to 2"),
-        (CHAT, {"temperature": 7, "top_p": 0}, "top_p: input should be greater than 0, got 0"),
+        (CHAT, {"temperature": 7, "top_p": -1}, "top_p: input should be greater than 0, got -1"),
+        (CHAT, {"top_p": False}, "top_p: input should be a valid number"),
         (COMPLETIONS, {"n": 2, "temperature": 0}, "body: n must be 1 when temperature is 0"),
         (COMPLETIONS, {"a secret": 1}, "?: not supported"),
     ],

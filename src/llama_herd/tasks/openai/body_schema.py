@@ -71,6 +71,7 @@ def body_schema(endpoint: Endpoint) -> dict[str, Any]:
     fields |= {name: job[name] for name in sorted(FORM_FIELDS | JOB_SAME)}
     fields["stop"] = {"anyOf": [{"type": "string"}, sampling["stop"]], "description": "Ends the output."}
     fields["top_k"] = {**sampling["top_k"], "minimum": -1, "description": "Keep the k likeliest. 0, -1: all."}
+    fields["top_p"] = _with_zero(sampling["top_p"])
     fields |= {name: _ignored(one) for name, one in NEUTRAL.items()} | _STREAM
     if endpoint == CHAT:
         fields["messages"] = {**job["messages"], "anyOf": [_turns_schema(schema["$defs"]["ChatMessage"])]}
@@ -121,6 +122,12 @@ def detokenize_schema() -> dict[str, Any]:
         "additionalProperties": False,
         "properties": properties,
     }
+
+
+def _with_zero(schema: dict[str, Any]) -> dict[str, Any]:
+    """A number above zero, or zero, at which the likeliest token is drawn."""
+    rest = {name: value for name, value in schema.items() if name != "exclusiveMinimum"}
+    return {**rest, "minimum": 0, "description": f"{schema['description']} 0: the likeliest token alone."}
 
 
 def _turns_schema(message: dict[str, Any]) -> dict[str, Any]:

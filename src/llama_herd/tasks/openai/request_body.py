@@ -41,7 +41,9 @@ COMPLETION_SAME = frozenset(("add_special_tokens",))
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 #: Sampling fields with the same name and meaning at both endpoints.
-SAME = frozenset(SamplingParams.model_fields) - {"logprobs", "top_logprobs", "stop", "top_k"}
+SAME = frozenset(SamplingParams.model_fields) - {"logprobs", "top_logprobs", "stop", "top_k", "top_p"}
+#: For a `top_p` of 0, which OpenAI takes: the likeliest token of any vocabulary has more, so it stays alone.
+LEAST_TOP_P = 1e-6
 
 
 class RequestBody:
@@ -65,6 +67,7 @@ class RequestBody:
             "tools": self._tools,
             "stop": lambda value: self.sampling.update(stop=[value] if isinstance(value, str) else value),
             "top_k": lambda value: self.sampling.update(top_k=0 if value == -1 else value),
+            "top_p": self._top_p,
             "logprobs": self._logprobs,
         }
         if endpoint == CHAT:
@@ -194,6 +197,10 @@ class RequestBody:
             self._refuse("tools", f"only supported as [] here, and as a list at {CHAT}")
         elif value != []:
             self.fields["tools"] = value
+
+    def _top_p(self, value: Any) -> None:
+        is_zero = value == 0 and not isinstance(value, bool)
+        self.sampling["top_p"] = LEAST_TOP_P if is_zero else value
 
     def _logprobs(self, value: Any) -> None:
         """A chat has a boolean here, and `top_logprobs` beside it; a completion has their number."""
