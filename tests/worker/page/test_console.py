@@ -146,6 +146,12 @@ VIEWS = {
 }
 
 
+ROOM_BELOW = """(whole, last) => {
+  const [below, end] = [whole, last].map(one => document.querySelector(one).getBoundingClientRect().bottom)
+  return below - end
+}"""
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_each_view_suits_a_narrow_window_and_who_does_not_see(
     open_page: Open, client: Client, url: str, view: str
@@ -155,6 +161,7 @@ def test_each_view_suits_a_narrow_window_and_who_does_not_see(
     tab = open_page(f"{url}/{address}", width=360, height=640, prefers_color_scheme="dark")
     tab.wait(f"document.body.dataset.view === '{view}' && document.querySelector('{drawn}')")
     assert tab.run("document.documentElement.scrollWidth <= innerWidth")
+    assert tab.run(f"({ROOM_BELOW})('header', '#views')") < 13, "the head is no higher than what is in it"
     assert unnamed(tab) == []
     lowest, text = min(tab.run(CONTRAST))
     assert lowest >= 4.5, text
@@ -200,6 +207,13 @@ def test_a_talk_goes_on_while_other_views_are_looked_at(open_page: Open) -> None
     assert tab.text(".given") == "Once upon a time"
 
 
+ROOM_BETWEEN = """batch => {
+  const [answers, errors] = ['.output', '.error'].map(one => batch.querySelector(one))
+  answers.hidden = false
+  return errors.getBoundingClientRect().left - answers.getBoundingClientRect().right
+}"""
+
+
 def test_a_batch_is_seen_on_its_way_and_cancelled(open_page: Open, url: str) -> None:
     api = BatchApi(lambda: url)
     rows = [
@@ -213,3 +227,4 @@ def test_a_batch_is_seen_on_its_way_and_cancelled(open_page: Open, url: str) -> 
     tab.wait("document.querySelector('.batch .state')?.textContent === 'cancelled'")
     assert not tab.run("document.querySelector('.batch .error').hidden")
     assert tab.run("document.querySelector('.batch .cancel').hidden")
+    assert tab.run(f"({ROOM_BETWEEN})(document.querySelector('.batch'))") < 16  # also where it has answers
