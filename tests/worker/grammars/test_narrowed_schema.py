@@ -1,11 +1,14 @@
 """What a schema's keywords must be: another value is refused with its place, and ends no judge."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from llama_herd.worker.grammars.judge import judge_form
+from llama_herd.worker.grammars.narrowed_schema import FORMATS
+from tests.worker.grammars.taking import takes
 
 #: Values of every kind, none of which any of these keywords takes.
 WRONG: dict[str, tuple[Any, ...]] = {
@@ -36,3 +39,37 @@ def test_a_value_of_another_kind_is_refused_where_it_stands(
 def test_a_bound_beyond_all_doubles_leaves_no_number(key: str, bound: float) -> None:
     answer = judge_form("json", json.dumps({key: bound}))
     assert (answer.kind, answer.text) == ("failed", f"{key} leaves no number that can be followed")
+
+
+#: Of each format a text, and one that is none.
+OF_FORMATS = {
+    "date": ("2024-02-29", "2023-02-29"),
+    "time": ("23:59:59.5Z", "24:00:00Z"),
+    "date-time": ("2024-02-29T01:02:03+01:00", "2024-02-29"),
+    "duration": ("P1DT2H", "P"),
+    "email": ("o.r-1@a-1.example.com", "a@localhost"),
+    "hostname": ("a-1.example", "a-.example"),
+    "ipv4": ("255.0.10.1", "256.0.10.1"),
+    "ipv6": ("1::f", "1::f::2"),
+    "uuid": ("01234567-89ab-cdef-0123-456789ABCDEF", "01234567"),
+    "uri": ("https://a.example/b?c=%20#d", "a.example"),
+}
+
+
+@pytest.mark.parametrize("beside", [{}, {"minLength": 3, "maxLength": 100}, {"pattern": "1|a"}])
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_format_can_be_followed_also_beside_other_bounds(name: str, beside: dict[str, Any]) -> None:
+    answer = judge_form("json", json.dumps({"type": "string", "format": name, **beside}))
+    assert answer.kind == "text", answer.text
+    good, bad = OF_FORMATS[name]
+    assert takes(answer.text, json.dumps(good)) == (not beside.get("pattern") or bool(re.search("1|a", good)))
+    assert not takes(answer.text, json.dumps(bad))
+
+
+def test_an_address_has_the_lengths_of_mail() -> None:
+    grammar = judge_form("json", json.dumps({"type": "string", "format": "email"})).text
+    host = ".".join(["b" * 63, "c" * 63, "d" * 61])
+    longest = f"{'a' * 64}@{host}"
+    assert takes(grammar, json.dumps(longest))
+    for wrong in (f"a{longest[1:]}d", f"{'a' * 65}@b.c", f"a@{'b' * 64}.c"):
+        assert not takes(grammar, json.dumps(wrong))

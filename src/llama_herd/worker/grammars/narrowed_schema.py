@@ -194,7 +194,8 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "date-time": (f"{_DATE}T{_TIME}",),
     "duration": (f"P(?:{_DURATION_DATE}(?:{_DURATION_TIME})?|{_DURATION_TIME}|[0-9]+W)",),
     "email": (
-        rf"{_ATOM}(?:\.{_ATOM})*@{_LABEL}(?:\.{_LABEL})+",
+        # As `(?:\.{_LABEL})+` llguidance gives up to find out whether any text matches this and the next.
+        rf"{_ATOM}(?:\.{_ATOM})*@{_LABEL}\.{_LABEL}(?:\.{_LABEL})*",
         r"[^@]{1,64}@[^.]{1,63}(?:\.[^.]{1,63})*",
         ".{1,254}",
     ),
