@@ -73,3 +73,47 @@ def test_an_address_has_the_lengths_of_mail() -> None:
     assert takes(grammar, json.dumps(longest))
     for wrong in (f"a{longest[1:]}d", f"{'a' * 65}@b.c", f"a@{'b' * 64}.c"):
         assert not takes(grammar, json.dumps(wrong))
+
+
+NUMBER = {"type": "number"}
+#: Schemas of records as zod and pydantic write them, each with texts that follow it, and others.
+RECORDS: list[tuple[dict[str, Any], list[str], list[str]]] = [
+    ({"propertyNames": True}, ['{"c":1}'], ['{"c":"1"}']),
+    ({"propertyNames": {"type": "string"}}, ["{}", '{"c":1,"d":2}'], ['{"c":"1"}']),
+    (
+        {"propertyNames": {"type": "string", "enum": ["a", "b"]}},
+        ["{}", '{"a":1,"b":2}'],
+        ['{"c":1}', '{"a":""}'],
+    ),
+    ({"propertyNames": {"enum": ["a", "b", 5]}, "required": ["b"]}, ['{"b":2}'], ["{}", '{"b":1,"5":2}']),
+    ({"propertyNames": {"type": "string", "pattern": "^x[0-9]$"}}, ['{"x1":1}'], ['{"y1":1}', '{"x1":""}']),
+    (
+        {"propertyNames": {"type": "string"}, "properties": {"s": {"type": "string"}}},
+        ['{"s":"","c":1}'],
+        ['{"s":1}'],
+    ),
+]
+
+
+@pytest.mark.parametrize(("record", "good", "bad"), RECORDS)
+def test_what_is_said_of_names_alone_is_followed(
+    record: dict[str, Any], good: list[str], bad: list[str]
+) -> None:
+    answer = judge_form("json", json.dumps({"type": "object", "additionalProperties": NUMBER, **record}))
+    assert answer.kind == "text", answer.text
+    assert [takes(answer.text, one) for one in (*good, *bad)] == [True] * len(good) + [False] * len(bad)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"propertyNames": {"minLength": 3}},
+        {"propertyNames": {"enum": ["a"], "pattern": "a"}},
+        {"propertyNames": {"enum": ["a"]}, "properties": {"b": True}},
+        {"propertyNames": {"pattern": "a"}, "patternProperties": {"b": True}},
+        {"propertyNames": False},
+    ],
+)
+def test_what_more_is_said_of_names_is_refused(record: dict[str, Any]) -> None:
+    answer = judge_form("json", json.dumps({"type": "object", **record}))
+    assert (answer.kind, answer.text) == ("failed", "propertyNames is not supported")

@@ -123,6 +123,29 @@ def narrowed_names(schema: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return {"properties": properties, "patternProperties": patterns, "additionalProperties": others}
 
 
+def _named(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema without its `propertyNames`, where other keywords say the same; else as it is."""
+    if "propertyNames" not in schema:
+        return schema
+    rest = {key: value for key, value in schema.items() if key != "propertyNames"}
+    names = schema["propertyNames"]
+    asked = {} if names is True else names
+    if isinstance(asked, Mapping):  # all names are texts
+        asked = {key: value for key, value in asked.items() if (key, value) != ("type", "string")}
+    if asked == {}:
+        return rest
+    if schema.get("properties") or schema.get("patternProperties"):
+        return schema
+    others = schema.get("additionalProperties", True)
+    match asked:
+        case {"enum": list(given), **more} if not more:
+            properties = {name: others for name in given if isinstance(name, str)}
+            return {**rest, "properties": properties, "additionalProperties": False}
+        case {"pattern": str(pattern), **more} if not more:
+            return {**rest, "patternProperties": {pattern: others}, "additionalProperties": False}
+    return schema
+
+
 def _read(given: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The patterns as llguidance reads them, each once."""
     found = dict[str, Any]()
@@ -272,6 +295,7 @@ def _narrowed(schema: Any, path: Path) -> Any:
     found = with_parts(schema, path, _narrowed)
     bounds = narrowed_bounds(schema, path)
     found = {key: value for key, value in found.items() if key not in BOUNDS} | bounds
+    found = _named(found)
     found |= narrowed_names(found, path)
     if isinstance(schema.get("pattern"), str):
         try:
