@@ -193,3 +193,13 @@ def test_a_call_with_arguments_that_no_job_may_have_is_sent_back_as_it_came(argu
 def test_what_no_turn_can_have_is_refused(turn: Turn) -> None:
     with pytest.raises(InvalidJob, match=r"messages\.1"):
         job_turn(turn)
+
+
+def test_a_text_of_a_model_comes_back_without_what_no_job_may_have() -> None:
+    """A model may write the byte 0, and a client sends that in each turn from then on."""
+    calls = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"a": "\\u0000"}'}}]
+    turn = {"role": "assistant", "content": "a\0b", "reasoning_content": "\0c", "tool_calls": calls}
+    found = job_turn(turn)
+    assert (found.content, found.reasoning_content) == ("ab", "c")
+    with pytest.raises(InvalidJob, match="NUL"):
+        job_turn({"role": "user", "content": "a\0b"})

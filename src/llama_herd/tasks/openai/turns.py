@@ -57,6 +57,9 @@ def _answer(turn: Mapping[str, Any], call_id: str) -> dict[str, Any]:
         found["content"] = _with_refusal(found.get("content"), refusal)
     if isinstance(audio, Mapping) and isinstance(said := audio.get("transcript"), str):
         found["content"] = found.get("content") or said
+    for name in ("content", "reasoning_content"):
+        if isinstance(text := found.get(name), str):
+            found[name] = text.replace("\0", "")  # which a model may write, and no job may have
     return found
 
 
