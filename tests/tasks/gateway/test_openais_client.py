@@ -1,6 +1,8 @@
 """OpenAI's own client reads every kind of stream whole, however long nothing comes between two chunks."""
 
+import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -8,9 +10,14 @@ from redis import Redis
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from benchmarks.stand_in import StandIn
+from llama_herd.error_code import ErrorCode
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.gateway.sse import HEARTBEAT
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
+from llama_herd.tasks.protocol.events import End, Failure
+from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.tasks.gateway.gateway_thread import GatewayThread
+from tests.tasks.herd import QUEUE, Herd
 
 pytestmark = pytest.mark.redis
 
@@ -81,3 +88,40 @@ def test_heartbeats_change_no_stream(
 def _choice(chunk: dict[str, Any]) -> list[int]:
     """Chunks of several prompts come in any order."""
     return [choice["index"] for choice in chunk["choices"]]
+
+
+#: How a job ends without an answer, and what the client raises.
+BAD_ENDS: dict[str, tuple[dict[str, Any], str]] = {
+    "cancelled": ({"finish_reason": "cancelled"}, "ConflictError"),
+    "deadline": ({"finish_reason": "deadline"}, "InternalServerError"),
+    "poisoned": (
+        {"finish_reason": "error", "error": Failure(code=ErrorCode.POISONED, message="three workers died")},
+        "InternalServerError",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_ENDS)
+def test_a_request_whose_job_would_end_so_again_is_not_sent_again(
+    gateway: GatewayThread, herd: Herd, kind: str
+) -> None:
+    """Else a cancelled job goes on under another id, and one that kills workers kills thrice as many."""
+    import openai
+
+    end, raised = BAD_ENDS[kind]
+    with (
+        openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", timeout=PATIENCE_S) as client,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        asked = thread.submit(client.completions.create, model="tales", prompt="x")
+        ended = []
+        while not asked.done():
+            wait_until(lambda: asked.done() or herd.redis.llen(QUEUE), "asked or answered")
+            if message := herd.redis.lpop(QUEUE):
+                ended.append(json.loads(message)["headers"]["id"])
+                herd.claimed(ended[-1])
+                last = End(seq=1, job=ended[-1], epoch=1, n=0, attempts=1, **end)
+                herd.emit("one", EmitEntry.from_event(last, 0))
+        assert len(ended) == 1
+        with pytest.raises(getattr(openai, raised)):
+            asked.result()

@@ -23,7 +23,7 @@ from llama_herd.tasks.gateway.absent_routes import instead_of
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
 from llama_herd.tasks.gateway.context import GatewayContext, storage_of
-from llama_herd.tasks.gateway.problem import CLOSE, PASSES, Problem
+from llama_herd.tasks.gateway.problem import AGAIN_HEADER, CLOSE, PASSES, Problem
 from llama_herd.tasks.gateway.request_log import AnswerCount, RequestMiddleware, facts_of
 from llama_herd.tasks.gateway.routes import OPERATIONS, Endpoint
 from llama_herd.tasks.gateway.settings import GatewaySettings
@@ -137,7 +137,7 @@ def make_gateway_app(
         allow_origins=sorted(settings.origins),
         allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["*"],
-        expose_headers=[JOB_HEADER, "Location", "Retry-After"],
+        expose_headers=[JOB_HEADER, "Location", "Retry-After", AGAIN_HEADER],
     )
     app = Starlette(
         routes=ROUTES,
@@ -215,4 +215,4 @@ class ErrorMiddleware:
 def _answer(scope: Scope, problem: Problem) -> Response:
     """A problem as the response to a request, whose log line gets it, too."""
     facts_of(scope).fail(problem)
-    return JSONResponse(problem.body, problem.status, headers=dict(problem.headers))
+    return JSONResponse(problem.body, problem.status, headers=problem.answer_headers)

@@ -36,6 +36,10 @@ _FIELD_NAME = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")
 CLOSE = {"Connection": "close"}
 #: The headers of a problem that passes by itself.
 PASSES = {"Retry-After": str(RETRY_S)}
+#: Tells OpenAI's clients whether to send a request again.
+AGAIN_HEADER = "X-Should-Retry"
+#: Statuses of what would end alike again. Unless they are told, OpenAI's clients send it twice more.
+_FINAL = (409, 500, 504, 507)
 #: OpenAI's type of each status; others below 500 are those of a bad request.
 _OPENAI_TYPES = {
     401: "authentication_error",
@@ -71,6 +75,11 @@ class Problem(HerdError):
         )
         error = ErrorWords(message=self.message, type=kind, param=self.param, code=self.code)
         return ErrorAnswer(error=error).model_dump()
+
+    @property
+    def answer_headers(self) -> dict[str, str]:
+        """The headers of an answer that reports it."""
+        return {**({AGAIN_HEADER: "false"} if self.status in _FINAL else {}), **self.headers}
 
     def __str__(self) -> str:
         return f"{self.status} {self.code}: {self.message}"
