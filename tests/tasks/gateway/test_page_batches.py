@@ -24,7 +24,7 @@ Object.assign(globalThis, {document, sessionStorage: {getItem: () => key}})
 globalThis.fetch = (path, options) => fetched(new URL(path, url), options)
 const {Batches} = await import('./batches.mjs')
 new Batches().allow(true)
-const batch = await once(() => document.getElementById('batches').children[0])
+const batch = await once(() => document.getElementById('batch-list').children[0])
 const files = []
 for (const kind of ['output', 'error']) {
   const button = batch.querySelector(`.${kind}`)

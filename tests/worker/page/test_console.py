@@ -142,7 +142,7 @@ VIEWS = {
     "jobs": ("#jobs?state=ended", "#view-jobs tbody a"),
     "job": ("#jobs/none", "#view-job .trouble:not([hidden])"),
     "dead": ("#dead", "#view-dead .none"),
-    "batches": ("#batches", "#batches > *"),
+    "batches": ("#batches", "#batch-list > *"),
 }
 
 
@@ -228,3 +228,9 @@ def test_a_batch_is_seen_on_its_way_and_cancelled(open_page: Open, url: str) -> 
     assert not tab.run("document.querySelector('.batch .error').hidden")
     assert tab.run("document.querySelector('.batch .cancel').hidden")
     assert tab.run(f"({ROOM_BETWEEN})(document.querySelector('.batch'))") < 16  # also where it has answers
+    tab.resize(360, 200)
+    for view in ("overview", "batches"):
+        tab.click(f"#views [data-view={view}]")
+        tab.wait(f"document.body.dataset.view === '{view}'")
+        head = tab.run("document.querySelector('header').getBoundingClientRect().top")
+        assert head == 0, "a view begins at its head"

@@ -39,8 +39,8 @@ export class Batches {
 
   #draw(batches) {
     show(byId('batches-part'), true);
-    list(byId('batches'), batches, (batch) => batch.id, (batch) => this.#made(batch), draw);
-    emptyLine(byId('batches'), 'li', batches.length, 'There is none.');
+    list(byId('batch-list'), batches, (batch) => batch.id, (batch) => this.#made(batch), draw);
+    emptyLine(byId('batch-list'), 'li', batches.length, 'There is none.');
   }
 
   #made({id}) {
