@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 from collections.abc import Iterator
@@ -65,6 +66,13 @@ def said(port: int, what: str) -> tuple[int, str]:
         return 0, str(error)
 
 
+def told_states(port: int) -> list[str]:
+    """The states in which the worker is, by its metrics."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+        lines = reply.read().decode()
+    return re.findall(r'^herd_worker_state\{model_name="m",state="(\w+)"\} 1.0$', lines, re.M)
+
+
 @pytest.fixture
 def listener(tmp_path: Path) -> Iterator[Listener]:
     one = Listener(str(tmp_path / "notify"))
@@ -96,9 +104,11 @@ def test_a_real_worker_lives_while_it_loads_and_not_when_it_stands_still(
         assert said(port, "live") == (200, "")
         status, reason = said(port, "ready")
         assert (status, reason.split(":")[0]) == (503, "loading 0%")
+        assert told_states(port) == ["loading"]
         assert listener.heard()[0].startswith("STATUS=loading 0%: ")
         (tmp_path / "load").unlink()
         wait_until(lambda: said(port, "ready") == (200, ""), "it is ready")
+        wait_until(lambda: told_states(port) == ["ready"], "its metrics say so, too")
         assert "READY=1" in listener.heard_until(lambda lines: "READY=1" in lines)
         with Client(redis_url, model="m") as client:
             job = client.submit(**LONG)

@@ -41,6 +41,7 @@ class Exporter:
     def __init__(self, settings: ServedSettings, health: HealthPages) -> None:
         """Take the port. Raises SettingsError if that cannot be."""
         self._registry = CollectorRegistry()
+        self._shown: Collector | None = None
         ProcessCollector(registry=self._registry)
         redis = connect(settings.redis_url, tries=0, timeout_s=REDIS_TIMEOUT_S)
         self._reader = LedgerReader(redis, settings)
@@ -69,8 +70,11 @@ class Exporter:
         return exporter
 
     def show(self, figures: Collector) -> None:
-        """Show the process's own figures too."""
+        """Show the process's own figures too, in the place of those that were shown before."""
+        if self._shown is not None:
+            self._registry.unregister(self._shown)
         self._registry.register(figures)
+        self._shown = figures
 
     def stop(self) -> None:
         """Leave the port. A worker does without: it serves to its end, also while it drains."""

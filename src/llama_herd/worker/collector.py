@@ -23,6 +23,16 @@ Row = tuple[Callable[..., Metric], str, str, Any]
 
 
 @dataclass(eq=False)
+class LoadingCollector(Collector):
+    """Says that a worker loads its model: there is nothing else to tell of it yet."""
+
+    model_name: str
+
+    def collect(self) -> Iterator[Metric]:
+        yield _state(self.model_name, "loading")
+
+
+@dataclass(eq=False)
 class WorkerCollector(Collector):
     """Asks for the figures at each scrape."""
 
@@ -39,12 +49,7 @@ class WorkerCollector(Collector):
         facts = {"model_name": status.model, "worker": status.name, "device": status.device, **self.facts}
         info = {tuple(facts.values()): 1}
         yield gauge("worker_info", "Always 1; the labels say what the worker is.", tuple(facts), info)
-        yield gauge(
-            "worker_state",
-            "1 for the state that the worker is in, 0 for the others.",
-            ("model_name", "state"),
-            {(status.model, state): status.state == state for state in get_args(WorkerState)},
-        )
+        yield _state(status.model, status.state)
         yield from _of_model(figures, _engine(figures))
         yield from _of_model(figures, _steps(figures.engine.steps))
         yield from _of_model(figures, _grammars(figures.grammars))
@@ -53,6 +58,12 @@ class WorkerCollector(Collector):
         yield _ends("request_success", "Jobs that were done.", "finished_reason", figures, GOOD_ENDS)
         yield _ends("request_failure", "Jobs that were not done.", "code", figures, codes)
         yield from _of_model(figures, _life(figures))
+
+
+def _state(model_name: str, state: str) -> Metric:
+    values: Values = {(model_name, one): one == state for one in get_args(WorkerState)}
+    what = "1 for the state that the worker is in, 0 for the others."
+    return gauge("worker_state", what, ("model_name", "state"), values)
 
 
 def _of_model(figures: WorkerFigures, rows: Iterable[Row]) -> Iterator[Metric]:

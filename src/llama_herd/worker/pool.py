@@ -105,10 +105,12 @@ class EnginePool(BasePool):  # type: ignore[misc]
         exporter = Exporter.start(settings, health.pages)
         report_to_systemd(health.live, health.ready)
         # Of a worker's own engine this imports torch, which must not happen before the device is pinned.
-        from llama_herd.worker.collector import WorkerCollector
+        from llama_herd.worker.collector import LoadingCollector, WorkerCollector
         from llama_herd.worker.engine.device_error import lost_by
         from llama_herd.worker.startup import start_service
 
+        if exporter is not None:
+            exporter.show(LoadingCollector(settings.served_model))
         gc.freeze()
         gc.enable()
         try:
