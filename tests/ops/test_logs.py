@@ -15,6 +15,7 @@ from celery import Celery
 from celery.utils.log import get_logger
 from kombu.message import Message
 from pydantic import TypeAdapter
+from torch._subclasses.fake_tensor import dump_cache_stats
 
 from llama_herd.errors import GenerationError
 from llama_herd.ops.logs import HEAD, JobLine, is_for_people, set_up_logs
@@ -254,3 +255,15 @@ def test_less_urgent_lines_are_left_out(level: str, monkeypatch: pytest.MonkeyPa
     structlog.get_logger("test").warning("told")
     structlog.reset_defaults()
     assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["told"]
+
+
+def test_what_torch_tells_of_its_cache_at_an_end_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    for name in ("torch", "torch._subclasses.fake_tensor"):  # as they are while torch is imported
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.NOTSET)
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
+    with redirect_stderr(StringIO()) as stream:
+        set_up_logs("json")
+    dump_cache_stats()
+    structlog.reset_defaults()
+    assert stream.getvalue() == ""

@@ -71,8 +71,9 @@ def set_up_logs(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    # These log each received message, and each job as succeeded in 0.000 s, since its work was done before.
-    for name in ("celery.worker.strategy", "celery.app.trace"):
+    # These log each received message, and each job as succeeded in 0.000 s, since its work was done before;
+    # torch's logs figures of a cache when a worker ends while it loads.
+    for name in ("celery.worker.strategy", "celery.app.trace", "torch._subclasses.fake_tensor"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
