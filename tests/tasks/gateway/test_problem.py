@@ -27,6 +27,7 @@ from llama_herd.errors import (
 )
 from llama_herd.http_status import http_status
 from llama_herd.tasks.gateway.problem import Problem
+from llama_herd.tasks.protocol.events import End, Failure
 
 #: An error of each kind that has words of its own.
 TOLD: tuple[HerdError, ...] = (
@@ -84,3 +85,11 @@ def test_wrong_fields_are_named_and_logged_by_known_names_only() -> None:
     assert (problem.status, problem.param) == (422, None)
     assert problem.cause == "sampling.n: must be at most 8; ?: unknown field"
     assert Problem.from_error(InvalidJob([FieldError("n", "no"), FieldError("body", "no")])).param == "n"
+
+
+def test_a_job_of_a_wrong_kind_names_the_model_that_the_request_has_chosen() -> None:
+    error = Failure(code=ErrorCode.INVALID_JOB, message="kind: this model writes, and makes no vectors")
+    end = End(seq=1, job="a", epoch=1, finish_reason="error", n=0, attempts=0, error=error)
+    problem = Problem.from_end(end)
+    assert problem.message == "model: this model writes, and makes no vectors"
+    assert problem.param == "model"

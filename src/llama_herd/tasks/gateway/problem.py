@@ -29,8 +29,9 @@ _FIELDS = frozenset(
     for kind in (GenerationJob, EmbeddingJob, RankingJob, SamplingParams, ChatMessage)
     for name in kind.model_fields
 ).union(NEUTRAL, REFUSED, CHAT_NAMES, VECTOR_NAMES, RANK_NAMES, (BODY, *_OWN_NAMES))
-#: At the beginning of a message: the job's field with the prompt, and any field.
+#: At the beginning of a message: the job's field with the prompt, its kind, and any field.
 _PROMPT_FIELD = re.compile(r"^(prompt|prompt_ids|texts|text_ids|documents)\b")
+_KIND_FIELD = re.compile("^kind(?=: )")
 _FIELD_NAME = re.compile(r"[a-z_]+(\.[a-z0-9_]+)*")
 #: The headers of a problem with the body, whose rest is not read, so that the connection cannot go on.
 CLOSE = {"Connection": "close"}
@@ -139,9 +140,11 @@ def quota_exceeded(full: QuotaExceeded, fix: str, param: str | None = None) -> P
 def _in_route_words(message: str, source: str) -> tuple[str, str | None]:
     """A worker's message about a job's field in a route's words; and the field's name there, if it names one.
 
-    source: where the request has its prompt, such as `prompt.3`.
+    source: where the request has its prompt, such as `prompt.3`. The kind of a job follows from the route, so
+    where it is wrong, the model is.
     """
     told = _PROMPT_FIELD.sub(source, message).replace("sampling.", "")
+    told = _KIND_FIELD.sub("model", told)
     found = _FIELD_NAME.match(told)
     names_field = found is not None and told[found.end() :].startswith((": ", " and "))
     return told, found.group() if found and names_field else None
