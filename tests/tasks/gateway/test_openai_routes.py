@@ -35,6 +35,7 @@ def test_an_answer_names_its_job(gateway: GatewayThread, stand_in: StandIn) -> N
     assert found.status == 200
     job_id = found.headers["x-job-id"]
     assert found.json["id"] == f"cmpl-{job_id}"
+    assert found.headers["x-request-id"] == job_id
     assert found.json["choices"][0]["text"].startswith("the secret prompt: 0 1")
     assert stand_in.answered == [job_id]
 

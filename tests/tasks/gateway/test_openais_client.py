@@ -123,5 +123,6 @@ def test_a_request_whose_job_would_end_so_again_is_not_sent_again(
                 last = End(seq=1, job=ended[-1], epoch=1, n=0, attempts=1, **end)
                 herd.emit("one", EmitEntry.from_event(last, 0))
         assert len(ended) == 1
-        with pytest.raises(getattr(openai, raised)):
+        with pytest.raises(getattr(openai, raised)) as error:
             asked.result()
+        assert [error.value.request_id] == ended

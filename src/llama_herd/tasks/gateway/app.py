@@ -21,7 +21,7 @@ from llama_herd.tasks.feeder.batch_execution import BatchCount
 from llama_herd.tasks.gateway import openapi, page_files
 from llama_herd.tasks.gateway.absent_routes import instead_of
 from llama_herd.tasks.gateway.call import Call
-from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
+from llama_herd.tasks.gateway.completion_answer import JOB_HEADER, REQUEST_HEADER
 from llama_herd.tasks.gateway.context import GatewayContext, storage_of
 from llama_herd.tasks.gateway.problem import AGAIN_HEADER, CLOSE, PASSES, Problem
 from llama_herd.tasks.gateway.request_log import AnswerCount, RequestMiddleware, facts_of
@@ -137,7 +137,7 @@ def make_gateway_app(
         allow_origins=sorted(settings.origins),
         allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["*"],
-        expose_headers=[JOB_HEADER, "Location", "Retry-After", AGAIN_HEADER],
+        expose_headers=[JOB_HEADER, REQUEST_HEADER, "Location", "Retry-After", AGAIN_HEADER],
     )
     app = Starlette(
         routes=ROUTES,

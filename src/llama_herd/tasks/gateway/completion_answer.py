@@ -35,8 +35,14 @@ from llama_herd.tasks.protocol.result import Result
 
 #: Names the first job of an answer.
 JOB_HEADER = "X-Job-Id"
+#: The same for OpenAI's clients: their answers have it as `_request_id`, and their errors as `request_id`.
+REQUEST_HEADER = "X-Request-Id"
 
 DONE = b"data: [DONE]\n\n"
+
+
+def job_headers(job_id: str) -> dict[str, str]:
+    return {JOB_HEADER: job_id, REQUEST_HEADER: job_id}
 
 
 class CompletionAnswer:
@@ -66,7 +72,7 @@ class CompletionAnswer:
                 if len(self._ids) > 1:
                     await self._abandon()
                 problem = Problem.from_error(error)
-                problem.headers = {**problem.headers, JOB_HEADER: self._ids[0]}
+                problem.headers = {**problem.headers, **job_headers(self._ids[0])}
                 raise problem from error
             await answer(scope, receive, send)
 
@@ -113,7 +119,7 @@ class CompletionAnswer:
                 fields = "tokens, scores or prompts" if len(self._ids) > 1 else "tokens or scores"
                 message = f"the answer has more than {MAX_BYTES} bytes. Fix: ask for fewer {fields} at once"
                 raise bad_request(f"{message}, or for a stream", "answer_too_long")
-        return WholeAnswer(answer.pieces(), {JOB_HEADER: self._ids[0]})
+        return WholeAnswer(answer.pieces(), job_headers(self._ids[0]))
 
     async def _stream(self) -> ASGIApp:
         """The answer as it comes. Raises Problem if a job fails before there is anything to say."""
@@ -136,7 +142,7 @@ class CompletionAnswer:
         )
         write = partial(self._sse_chunks, chunks)
         parts = stream_body(prepend(events, first), write, self._facts, heartbeat_s=self._heartbeat_s)
-        return EventStream(parts, headers={JOB_HEADER: self._ids[0]}, on_gone=self._abandon)
+        return EventStream(parts, headers=job_headers(self._ids[0]), on_gone=self._abandon)
 
     async def _events(self) -> AsyncGenerator[list[Event]]:
         """The events of all jobs as they come. None comes after an end that is no answer."""

@@ -24,7 +24,7 @@ from llama_herd.tasks.client.place_watch import PlaceWatch
 from llama_herd.tasks.client.submission import id_of_retry
 from llama_herd.tasks.client.timeline import Moment, timeline
 from llama_herd.tasks.gateway.call import Call
-from llama_herd.tasks.gateway.completion_answer import JOB_HEADER
+from llama_herd.tasks.gateway.completion_answer import job_headers
 from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.problem import Problem, bad_request
 from llama_herd.tasks.gateway.queries import limit_of, notes_of, seconds_of
@@ -137,7 +137,7 @@ async def submit_job(call: Call) -> Response:
     facts_of(call.scope).job_id = job_id
     accepted = Accepted(id=job_id, events=f"/v1/jobs/{job_id}/events")
     # Relative to the request's own address, which a proxy may have put below a path.
-    headers = {"Location": f"jobs/{job_id}", JOB_HEADER: job_id}
+    headers = {"Location": f"jobs/{job_id}", **job_headers(job_id)}
     return JSONResponse(accepted.model_dump(), 202, headers=headers)
 
 
@@ -219,13 +219,13 @@ async def stream_events(call: Call) -> ASGIApp:
     if record.is_final and after >= record.seq:
         return Response(status_code=204)  # an EventSource that has all of it does not come again
     if call.method == "HEAD":
-        return Response(headers={**HEADERS, JOB_HEADER: job_id})
+        return Response(headers={**HEADERS, **job_headers(job_id)})
     facts = facts_of(call.scope)
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         with context.concurrency.slots(client.settings.tenant):
             parts = _event_parts(client, facts, job_id, after)
-            stream = EventStream(parts, headers={JOB_HEADER: job_id}, until=context.is_closing)
+            stream = EventStream(parts, headers=job_headers(job_id), until=context.is_closing)
             await stream(scope, receive, send)
 
     return answer

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_herd.tasks.gateway.call import Call
-from llama_herd.tasks.gateway.completion_answer import JOB_HEADER, CompletionAnswer, check_end
+from llama_herd.tasks.gateway.completion_answer import CompletionAnswer, check_end, job_headers
 from llama_herd.tasks.gateway.completion_request import CompletionRequest
 from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.problem import bad_request
@@ -92,7 +92,7 @@ async def _told(call: Call, asked: TokenizeRequest | DetokenizeRequest | Tokeniz
                 return
             check_end(events, asked.source)
             told = await make_aside(lambda: asked.answer(Result.from_events(events)).model_dump_json())
-            whole = Response(told, media_type="application/json", headers={JOB_HEADER: job_id})
+            whole = Response(told, media_type="application/json", headers=job_headers(job_id))
             await whole(scope, receive, send)
 
     return answer

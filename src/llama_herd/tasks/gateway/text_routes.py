@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from llama_herd.errors import HerdError
 from llama_herd.tasks.client.embedding import KEEP_S
 from llama_herd.tasks.gateway.call import Call
-from llama_herd.tasks.gateway.completion_answer import JOB_HEADER, check_end
+from llama_herd.tasks.gateway.completion_answer import check_end, job_headers
 from llama_herd.tasks.gateway.completion_request import foreign_model
 from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.problem import Problem
@@ -82,7 +82,7 @@ class TextAnswer(Generic[T]):
             except HerdError as error:
                 self._context.abandon(self._client, *self._ids)
                 problem = Problem.from_error(error)
-                problem.headers = {**problem.headers, JOB_HEADER: self._ids[0]}
+                problem.headers = {**problem.headers, **job_headers(self._ids[0])}
                 raise problem from error
             await self._send(send, num_tokens)
             await self._client.purge(self._ids)
@@ -118,8 +118,8 @@ class TextAnswer(Generic[T]):
         return num_tokens
 
     async def _begin(self, send: Send) -> None:
-        headers = {"content-type": "application/json", JOB_HEADER.lower(): self._ids[0]}
-        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+        headers = {"Content-Type": "application/json", **job_headers(self._ids[0])}
+        encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": encoded})
 
     @abstractmethod
