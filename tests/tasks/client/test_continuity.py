@@ -171,6 +171,18 @@ def test_a_stream_says_that_it_was_rewritten_and_a_result_is_that_of_the_record(
         assert client.result(JOB).ids == (100, 101, 102, 103)
 
 
+@pytest.mark.usefixtures("read")
+def test_a_job_that_ended_before_what_was_read_is_read_anew(redis_url: str, redis: Redis, herd: Herd) -> None:
+    with Client(redis_url) as client:
+        events = client.stream(JOB)
+        assert [next(events).seq for _ in READ] == [1, 2, 3, 4]
+        rewrite(redis, herd, (*READ[:2], end(JOB, 3, 1, epoch=2)))
+        redis.hset(herd.ledger.job_key(JOB), mapping={"state": "done", "seq": 3})
+        with pytest.raises(StreamRewritten, match=f"events of job {JOB} up to number 4"):
+            list(events)
+        assert client.result(JOB).ids == (100,)
+
+
 def sync_result(url: str) -> Result:
     with Client(url) as client:
         return client.result(JOB)

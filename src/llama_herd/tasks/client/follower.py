@@ -97,8 +97,9 @@ class Follower:
         return self._take_fresh(event for event in events if event.job == self.job_id)
 
     def stored(self, events: Iterable[Event]) -> list[Event]:
-        """The events to pass on after a read of the stream. Raises RecordUnreadable if it is damaged, also
-        StreamRewritten.
+        """The events to pass on after a read of the stream.
+
+        Raises RecordUnreadable if it is damaged, and StreamRewritten.
         """
         found = list(events)
         if any(event.job != self.job_id for event in found):
@@ -138,7 +139,7 @@ class Follower:
 
         Raises JobNotFound if the job has been forgotten, or does not exist and is not waited for, or does not
         exist at the time limit. Raises TimeoutError if the job goes on at the time limit. Raises
-        RecordUnreadable if the job is over, but its stream has no end.
+        RecordUnreadable if the job is over, but its stream has no end, and StreamRewritten.
         """
         is_over = self._until_s is not None and monotonic() >= self._until_s
         if record is None and (self.last or is_over or not self._waits):
@@ -148,6 +149,8 @@ class Follower:
         elif self.last == self._after and self.last >= max(record.seq, 1):
             self.has_ended = True  # the caller asked for events after the end: there are none
         elif self._is_final:
+            if record.seq <= self.last:  # it ended before what was passed on
+                raise StreamRewritten.behind(self.job_id, self.last)
             raise RecordUnreadable(f"job {self.job_id} is over, but its stream has no end")
         else:
             # The job may have ended after the stream was read: read it once more.
