@@ -155,7 +155,8 @@ class Client(AbstractContextManager["Client"]):
         yielded, as in a failover, and the job went on without it.
         """
         limit_s = time_limit_s(timeout_s, timeout)
-        with closing(self._event_lists(job_id, after, limit_s, wait)) as found:
+        follower = Follower(job_id, after=after, timeout_s=limit_s, waits=wait)
+        with closing(self._event_lists(follower)) as found:
             for events in found:
                 yield from events
 
@@ -171,16 +172,14 @@ class Client(AbstractContextManager["Client"]):
         """Yield the events of `stream`, and before them, while the job waits, each new place in the queue."""
         watch = PlaceWatch(self._core.ledger, job_id, after=after)
         limit_s = time_limit_s(timeout_s, timeout)
-        with closing(self._event_lists(job_id, after, limit_s, wait)) as found:
+        follower = Follower(job_id, after=after, timeout_s=limit_s, waits=wait)
+        with closing(self._event_lists(follower)) as found:
             for events in found:
                 yield from events
                 yield from self._run(watch.look_up(events))
 
-    def _event_lists(
-        self, job_id: str, after: int, limit_s: float | None, waits: bool
-    ) -> Generator[list[Event]]:
+    def _event_lists(self, follower: Follower) -> Generator[list[Event]]:
         """The events as they come, up to the end; an empty list after a silence."""
-        follower = Follower(job_id, after=after, timeout_s=limit_s, waits=waits)
         num_closes = self._num_closes
         pubsub: PubSub = self._subscriber.pubsub()  # type: ignore[no-untyped-call]
         with redis_errors(self._core.url), closing(pubsub):
@@ -215,11 +214,15 @@ class Client(AbstractContextManager["Client"]):
         A Redis user in the role of a subscriber cannot see whether a job exists, and so always waits.
         """
         limit_s = time_limit_s(timeout_s, timeout)
-        waits = wait or limit_s is not None
+        follower = Follower(job_id, timeout_s=limit_s, waits=wait or limit_s is not None)
         try:
-            return Result.from_events(self.stream(job_id, timeout_s=limit_s, wait=waits))
+            return self._read_result(follower)
         except StreamRewritten:
-            return Result.from_events(self.stream(job_id, timeout_s=limit_s, wait=waits))
+            return self._read_result(follower.anew())
+
+    def _read_result(self, follower: Follower) -> Result:
+        with closing(self._event_lists(follower)) as found:
+            return Result.from_events([event for events in found for event in events])
 
     def embed(
         self, texts: Sequence[Text], *, timeout_s: float | None = None, **fields: Unpack[EmbedFields]

@@ -286,6 +286,7 @@ class Ledger(JobReads):
             **self.keys_named("owed", "untold", "pending", "leases", "served"),
             most=most,
             again_ms=again_ms,
+            served_ms=1000 * WORKER_TTL_S,
             **around_id(self.job_key),
         )
 

@@ -3,7 +3,8 @@
 -- lists in which the latter waited is dropped if no worker serves the queue: who tells of them needs no message.
 -- needs: clock, queue, stale
 -- keys: owed, untold, pending, leases, served
--- args: most#, again_ms#, before, after (what a record's key has before and after the id)
+-- args: most#, again_ms#, served_ms# (a queue is served for so long after a worker's report),
+--       before, after (what a record's key has before and after the id)
 -- builds keys: those of the records and lists, so this script needs a single Redis, not a cluster
 -- Answers: for each job its id and its message, or '' if there is no record
 local now, answer, lists = now_ms(), {}, {}
@@ -22,10 +23,8 @@ local function look(due)
   end
 end
 
-local SERVED_MS = 10000 -- so long after a report of a worker its queue counts as served
-
 local function drop_from(list, queue)
-  if now - tonumber(redis.call('ZSCORE', key.served, queue) or 0) < SERVED_MS then return end
+  if now - tonumber(redis.call('ZSCORE', key.served, queue) or 0) < served_ms then return end
   drop_stale(key, own_queue(key.untold, list), before, after)
 end
 
