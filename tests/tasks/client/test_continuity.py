@@ -158,6 +158,7 @@ def read(redis: Redis, herd: Herd) -> None:
     rewrite(redis, herd, READ)
 
 
+@pytest.mark.redis
 @pytest.mark.usefixtures("read")
 def test_a_stream_says_that_it_was_rewritten_and_a_result_is_that_of_the_record(
     redis_url: str, redis: Redis, herd: Herd
@@ -171,6 +172,7 @@ def test_a_stream_says_that_it_was_rewritten_and_a_result_is_that_of_the_record(
         assert client.result(JOB).ids == (100, 101, 102, 103)
 
 
+@pytest.mark.redis
 @pytest.mark.usefixtures("read")
 def test_a_job_that_ended_before_what_was_read_is_read_anew(redis_url: str, redis: Redis, herd: Herd) -> None:
     with Client(redis_url) as client:
@@ -196,6 +198,7 @@ def async_result(url: str) -> Result:
     return asyncio.run(ask())
 
 
+@pytest.mark.redis
 @pytest.mark.usefixtures("read")
 @pytest.mark.parametrize("result", [sync_result, async_result])
 def test_a_result_that_is_waited_for_is_that_of_the_record(

@@ -17,16 +17,14 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.client import readers as readers_module, shared_connections
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.client.follower import LONGEST_PAGE, SHORTEST_PAGE, Follower, read_new
+from llama_herd.tasks.client.follower import Follower, read_new
 from llama_herd.tasks.client.place_watch import Queued
 from llama_herd.tasks.client.readers import Reader, Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
-from llama_herd.tasks.connection import connect
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.protocol.events import Event
 from llama_herd.tasks.settings import Settings
 from tests.chaos.harness.patience import PATIENCE_S, wait_until
-from tests.chaos.harness.proxy import FaultProxy
 from tests.tasks.client.playing_worker import NUM_TOKENS, PlayingWorker
 from tests.tasks.herd import Herd, end, started, token
 
@@ -242,42 +240,6 @@ def test_what_the_channel_lost_is_read_in_one_look_for_all(redis_url: str, redis
     herd.emit("one", started("a"))
     [first] = herd.events("a")
     asyncio.run(scene())
-
-
-def test_a_long_stream_is_read_over_a_line_that_takes_longer_for_it_than_a_call_may(
-    redis: Redis, redis_server: EmbeddedRedis, herd: Herd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connect, "SOCKET_TIMEOUT_S", 0.8)
-    many = range(1000)
-    herd.submit("a")
-    herd.claimed("a")
-    herd.emit("one", started("a"))
-    entries = [token("a", i + 2, 50 * i, *range(50)) for i in many] + [end("a", 1002, 50_000)]
-    for entry in entries:
-        redis.xadd(herd.ledger.events_key("a"), {"e": entry.event}, id=f"{entry.seq}-0")
-
-    async def scene(url: str) -> list[Event]:
-        async with AsyncClient(url) as client:
-            return [event async for event in client.stream("a")]
-
-    with FaultProxy(redis_server.port) as line:
-        line.bytes_per_s = 200_000
-        assert sum(len(entry.event) for entry in entries) > line.bytes_per_s
-        assert asyncio.run(scene(line.url)) == herd.events("a")
-
-
-def test_a_page_grows_on_a_fast_line_and_shrinks_on_a_slow_one() -> None:
-    follower = Follower("a")
-    for _ in range(10):
-        follower.note_read(0.01)
-    assert follower.page == LONGEST_PAGE
-    follower.note_read(1.0)
-    assert follower.page == LONGEST_PAGE
-    follower.note_read(3.0)
-    assert follower.page == LONGEST_PAGE // 2
-    for _ in range(10):
-        follower.note_read(3.0)
-    assert follower.page == SHORTEST_PAGE
 
 
 def test_a_reader_is_looked_at_when_its_tick_is_due(

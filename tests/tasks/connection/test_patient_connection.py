@@ -12,6 +12,8 @@ from llama_herd.tasks.connection.connect import connect, connect_async
 from llama_herd.tasks.connection.patient_connection import SLOWEST_BYTES_PER_S
 from tests.chaos.harness.proxy import FaultProxy
 
+pytestmark = pytest.mark.redis
+
 TIMEOUT_S = 0.5
 #: What the line carries in three times the timeout.
 LONG = b"a tale " * (SLOWEST_BYTES_PER_S * 3 // 7)
