@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import StreamRewritten
 from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.client.continuity import Continuity
-from llama_herd.tasks.client.follower import Follower
+from llama_herd.tasks.client.follower import FIRST_PAGE, SILENCE_S, Follower
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.protocol.events import End, Event, Failure, Started, Token, parse_event
 from llama_herd.tasks.protocol.result import Result
@@ -95,6 +96,33 @@ def test_whoever_reads_across_a_lost_part_is_told_or_has_the_record(seed: int) -
         assert ids_of(read) == ids_of(new.events)
     else:  # the stream on record is shorter than what was read: no end comes
         assert len(new.events) <= len(old.events)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_whoever_goes_on_from_a_cursor_across_a_lost_part_is_told_or_has_the_record(seed: int) -> None:
+    draw = random.Random(seed)
+    old = Stream(draw, draw.choice((1, 1, 2)))
+    old.attempt(1, draw.randint(0, 6))
+    new = old.copy(draw.randint(0, len(old.events)))
+    new.attempt(draw.choice((1, 2)), draw.randint(0, 9), first_id=900)
+    new.end(2)
+    for num_read, event in enumerate(old.events, 1):
+        follower = Follower(JOB, after=event.cursor)
+        if new.events[num_read - 1 : num_read] == [event]:
+            assert follower.stored(new.events) == new.events[num_read:]
+        elif num_read <= len(new.events):
+            with pytest.raises(StreamRewritten, match=f"up to number {num_read},"):
+                follower.stored(new.events[num_read - 1 :])
+        else:
+            assert follower.stored([]) == []
+
+
+@pytest.mark.parametrize("event", [started(JOB, 4), token(JOB, 4, 2), end(JOB, 4, 2)])
+def test_a_cursor_is_that_of_what_an_event_says(event: EmitEntry) -> None:
+    found = parse_event(event.event)
+    assert found.cursor == parse_event(found.to_json()).cursor
+    assert found.cursor.startswith("4-")
+    assert found.model_copy(update={"epoch": 9}).cursor != found.cursor
 
 
 def ids_of(events: Iterable[Event]) -> list[tuple[int, ...]]:
@@ -183,6 +211,38 @@ def test_a_job_that_ended_before_what_was_read_is_read_anew(redis_url: str, redi
         with pytest.raises(StreamRewritten, match=f"events of job {JOB} up to number 4"):
             list(events)
         assert client.result(JOB).ids == (100,)
+
+
+@pytest.mark.redis
+@pytest.mark.usefixtures("read")
+def test_a_reader_that_comes_again_is_told_that_what_it_has_was_lost(
+    redis_url: str, redis: Redis, herd: Herd
+) -> None:
+    with Client(redis_url) as client:
+        events = client.stream(JOB)
+        kept, last = [next(events).cursor for _ in READ][1::2]
+        rewrite(redis, herd, RECORDED)
+        assert [event.seq for event in client.stream(JOB, after=kept)] == [3, 4, 5, 6, 7]
+        with pytest.raises(StreamRewritten, match="up to number 4"):
+            list(client.stream(JOB, after=last))
+        rewrite(redis, herd, (*READ[:2], end(JOB, 3, 1, epoch=2)))
+        redis.hset(herd.ledger.job_key(JOB), mapping={"state": "done", "seq": 3})
+        with pytest.raises(StreamRewritten, match="up to number 4"):
+            list(client.stream(JOB, after=last))
+        (ended,) = client.stream(JOB, after=kept)
+        assert list(client.stream(JOB, after=ended.cursor)) == []
+
+
+@pytest.mark.redis
+def test_a_page_from_a_cursor_on_is_followed_by_the_next(redis_url: str, herd: Herd) -> None:
+    """The event that the cursor names is read again, so a full page brings one event less."""
+    herd.submit(JOB)
+    herd.claimed(JOB)
+    herd.emit("one", started(JOB), *(token(JOB, 2 + i, i) for i in range(3 * FIRST_PAGE)))
+    with Client(redis_url) as client:
+        begin = parse_event(started(JOB).event).cursor
+        seen = islice(client.stream(JOB, after=begin, timeout_s=SILENCE_S / 2), 3 * FIRST_PAGE)
+        assert [event.seq for event in seen] == list(range(2, 2 + 3 * FIRST_PAGE))
 
 
 def sync_result(url: str) -> Result:

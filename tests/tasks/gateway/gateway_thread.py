@@ -28,8 +28,12 @@ class ServerEvent(NamedTuple):
     """One event of a stream."""
 
     name: str
-    number: int | None
+    id: str | None
     data: str
+
+    @property
+    def number(self) -> int | None:
+        return int(self.id.partition("-")[0]) if self.id else None
 
     @property
     def json(self) -> Any:
@@ -167,8 +171,7 @@ def events_of(answer: HTTPResponse) -> Iterator[ServerEvent]:
         if colon and name:
             fields[name] = value
         elif not text and "data" in fields:
-            number = fields.get("id")
-            yield ServerEvent(fields.get("event", ""), int(number) if number else None, fields["data"])
+            yield ServerEvent(fields.get("event", ""), fields.get("id"), fields["data"])
             fields = {}
         elif not text:
             fields = {}

@@ -150,10 +150,45 @@ say('3', 'token', {text: 'b', ids: [2, 3], choice: 0})
 say('4', 'started', {worker: 'two', n: 2, model: 'tales'})
 say('5', 'token', {text: 'c', ids: [4], choice: 1})
 say(null, 'queued', {position: 1, estimated_wait_s: null})
-say('6', 'end', {finish_reason: 'length', n: 4, error: null, timings: {total_s: 65.2, ttft_s: 0.034}})
+say('6-f', 'end', {finish_reason: 'length', n: 4, error: null, timings: {total_s: 65.2, ttft_s: 0.034}})
 console.log(JSON.stringify({texts: job.texts, phase: job.phase, last: job.last, lines: [...new Set(lines)],
   takeovers: takeovers(job)}))
 """
+
+
+REWRITTEN = """
+import {follow} from './follow.mjs'
+import {unknownJob} from './answer.mjs'
+const event = (id, name, data) => `id: ${id}\\nevent: ${name}\\ndata: ${JSON.stringify(data)}\\n\\n`
+const lost = event('1-a', 'started', {worker: 'one', n: 1}) + event('2-a', 'token', {text: 'old', ids: [1]})
+const error = JSON.stringify({error: {message: 'a part was lost', code: 'stream_rewritten'}})
+const told = `event: error\\ndata: ${error}\\n\\n`
+const now = event('1-b', 'started', {worker: 'two', n: 1}) + event('2-b', 'token', {text: 'new', ids: [1]})
+  + event('3-b', 'end', {finish_reason: 'stop', n: 1})
+const answers = HOW, asked = []
+globalThis.sessionStorage = {getItem: () => null}
+globalThis.fetch = async (path, {headers}) => {
+  asked.push(headers['Last-Event-ID'])
+  return answers.shift()
+}
+const job = unknownJob()
+await follow('a', job, new AbortController().signal, () => {})
+console.log(JSON.stringify({asked, texts: job.texts, starts: job.starts.length}))
+"""
+#: The gateway says it in the stream, or before the first event.
+SAID = {
+    "in the stream": "[new Response(lost + told), new Response(now)]",
+    "at once": "[new Response(lost), new Response(error, {status: 503}), new Response(now)]",
+}
+
+
+@pytest.mark.long
+@needs_node
+@pytest.mark.parametrize("how", SAID)
+def test_a_job_whose_stream_was_rewritten_is_shown_as_it_is_on_record(how: str) -> None:
+    found = node(REWRITTEN.replace("HOW", SAID[how]))
+    asked = ["0", "0"] if how == "in the stream" else ["0", "2-a", "0"]
+    assert found == {"asked": asked, "texts": ["new"], "starts": 1}
 
 
 @pytest.mark.long
@@ -162,7 +197,7 @@ def test_a_job_s_events_are_folded_once_each() -> None:
     assert node(FOLD) == {
         "texts": ["b", "ac"],
         "phase": "ended",
-        "last": 6,
+        "last": "6-f",
         "lines": [
             "Waiting: number 3, about 1.2 s",
             "Running on one · 0 tokens",

@@ -3,11 +3,13 @@
 import json
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 import pytest
 from redis import Redis
 
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
+from llama_herd.tasks.protocol.events import parse_event
 from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import QUEUE, Herd, end, started, token
@@ -43,6 +45,26 @@ def test_a_stream_that_was_passed_on_ends_with_an_error(gateway: GatewayThread, 
         rewrite(herd, job_id, recorded(job_id))
         *_, last = events
         assert last.json["error"]["code"] == "stream_rewritten"
+
+
+def test_an_event_source_that_comes_again_is_told(gateway: GatewayThread, herd: Herd) -> None:
+    """A browser comes again by itself, with the id of the last event that it has."""
+    job_id = gateway.ask("POST", "/v1/jobs", BODY).json["id"]
+    place = f"/v1/jobs/{job_id}/events"
+    herd.claimed(job_id)
+    herd.emit("one", started(job_id), token(job_id, 2, 0), token(job_id, 3, 1))
+    with gateway.send("GET", place) as answer:
+        read = [event.id for event in islice((one for one in events_of(answer) if one.id), 3)]
+    rewrite(herd, job_id, recorded(job_id))
+    for is_final in (False, True):
+        if is_final:
+            herd.redis.hset(herd.ledger.job_key(job_id), mapping={"state": "done", "seq": 3})
+        with gateway.send("GET", place, headers={"Last-Event-ID": str(read[2])}) as answer:
+            assert b"stream_rewritten" in answer.read()
+    with gateway.send("GET", place, headers={"Last-Event-ID": str(read[0])}) as answer:
+        assert [event.id for event in events_of(answer)][-1] == parse_event(
+            [*recorded(job_id)][-1].event
+        ).cursor
 
 
 def test_a_whole_answer_is_that_of_the_record(gateway: GatewayThread, redis: Redis, herd: Herd) -> None:

@@ -12,6 +12,8 @@ TEXT = "a string of characters that UTF-8 can encode"
 MODEL = "1 to 128 letters, digits, dots, underscores or dashes"
 #: Scripts in Redis count exactly so far.
 MAX_COUNT = 1 << 53
+#: Number of an event, and perhaps a mark of what it says: see `cursor` of events.
+_CURSOR = re.compile(r"([0-9]{1,15})(-[0-9a-f]{8})?")
 
 
 def checked_count(
@@ -21,6 +23,18 @@ def checked_count(
     if not isinstance(count, Integral) or isinstance(count, bool) or not lowest <= count <= greatest:
         raise BadInput(f"{name}: must be {lowest} to {greatest}{unit}, got {shortened(count)}")
     return int(count)
+
+
+def checked_after(after: int | str) -> tuple[int, str | None]:
+    """The number of the event after which a reader goes on, and its cursor if `after` is one.
+
+    Raises BadInput.
+    """
+    if not isinstance(after, str):
+        return checked_count("after", after), None
+    if not (found := _CURSOR.fullmatch(after)):
+        raise BadInput(f"after: must be the number of an event, or its cursor, got {shortened(after)}")
+    return int(found[1]), after if found[2] else None
 
 
 def checked_seconds(

@@ -111,12 +111,12 @@ class AsyncClient:
         self,
         job_id: str,
         *,
-        after: int = 0,
+        after: int | str = 0,
         timeout_s: float | None = None,
         timeout: float | None = None,
         wait: bool = True,
     ) -> AsyncIterator[Event]:
-        """The job's events after number `after`, up to its end."""
+        """The job's events after the number or cursor `after`, up to its end."""
         follower = Follower(job_id, after=after, timeout_s=time_limit_s(timeout_s, timeout), waits=wait)
         readers = self._readers()
         async with (
@@ -131,7 +131,7 @@ class AsyncClient:
         self,
         job_id: str,
         *,
-        after: int = 0,
+        after: int | str = 0,
         timeout_s: float | None = None,
         timeout: float | None = None,
         wait: bool = True,

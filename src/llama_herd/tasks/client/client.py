@@ -140,19 +140,20 @@ class Client(AbstractContextManager["Client"]):
         self,
         job_id: str,
         *,
-        after: int = 0,
+        after: int | str = 0,
         timeout_s: float | None = None,
         timeout: float | None = None,
         wait: bool = True,
     ) -> Iterator[Event]:
         """The job's events after number `after`, in order, each once, up to its end.
 
-        Any number of readers see the same events, also after the job's end. With `wait`, the job need not
-        exist yet. Raises TimeoutError if the job has not ended after `timeout_s` seconds, and JobNotFound if
-        it does not exist by then; without `wait`, JobNotFound comes at once. `timeout` is another name of
-        `timeout_s`, as in Celery; with both, TypeError is raised. Raises RecordUnreadable if the stream is
-        damaged or was not written by llama-herd, and StreamRewritten if Redis has lost a part that was
-        yielded, as in a failover, and the job went on without it.
+        after: the number of an event, or its `cursor`, by which a reader that comes again also notices that
+        Redis has lost what it has read. Any number of readers see the same events, also after the job's end.
+        With `wait`, the job need not exist yet. Raises TimeoutError if the job has not ended after
+        `timeout_s` seconds, and JobNotFound if it does not exist by then; without `wait`, JobNotFound comes
+        at once. `timeout` is another name of `timeout_s`, as in Celery; with both, TypeError is raised.
+        Raises RecordUnreadable if the stream is damaged or was not written by llama-herd, and StreamRewritten
+        if Redis has lost a part that was yielded, as in a failover, and the job went on without it.
         """
         limit_s = time_limit_s(timeout_s, timeout)
         follower = Follower(job_id, after=after, timeout_s=limit_s, waits=wait)
@@ -164,7 +165,7 @@ class Client(AbstractContextManager["Client"]):
         self,
         job_id: str,
         *,
-        after: int = 0,
+        after: int | str = 0,
         timeout_s: float | None = None,
         timeout: float | None = None,
         wait: bool = True,

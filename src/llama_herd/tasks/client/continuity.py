@@ -13,9 +13,10 @@ from llama_herd.tasks.protocol.events import End, Event, Started, Token, Vectors
 class Continuity:
     """What the events of one job have in common with those before them: an attempt, and positions."""
 
-    def __init__(self, *, is_whole: bool) -> None:
-        """is_whole: the first event will be the job's first."""
+    def __init__(self, *, is_whole: bool, cursor: str | None = None) -> None:
+        """is_whole: the first event will be the job's first. cursor: the first event must be this one."""
         self._is_whole = is_whole
+        self._cursor = cursor
         self._epoch: int | None = None  # of the attempt whose tokens or vectors come; None: unknown
         self._nums = Counter[int]()  # of tokens, by output
         self._num_vectors = 0
@@ -23,6 +24,8 @@ class Continuity:
 
     def goes_on(self, event: Event) -> bool:
         """Whether an event can follow those that were noted."""
+        if self._cursor is not None:
+            return event.cursor == self._cursor
         match event:
             case Token():
                 choice = event.choice or 0
@@ -38,7 +41,8 @@ class Continuity:
         return True
 
     def note(self, event: Event) -> None:
-        """Note an event that is passed on."""
+        """Note an event that is passed on, or was before."""
+        self._cursor = None
         match event:
             case Started():
                 self._epoch = event.epoch

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from redis.exceptions import NoPermissionError, RedisError
 
 from llama_herd.errors import JobNotFound, RecordUnreadable, StreamRewritten
-from llama_herd.tasks.client.arguments import checked_count, checked_seconds
+from llama_herd.tasks.client.arguments import checked_after, checked_seconds
 from llama_herd.tasks.client.continuity import Continuity
 from llama_herd.tasks.client.job_status import read_job_status
 from llama_herd.tasks.client.submission import checked_job_id
@@ -44,19 +44,20 @@ def time_limit_s(timeout_s: float | None, timeout: float | None) -> float | None
 class Follower:
     """Follows one job from the event after number `after` to its end.
 
-    timeout_s: limit for the whole time; None: no limit. waits: whether to wait for a job that does not exist
-    yet.
+    after: a number, or the cursor of an event, which must still be there as it was. timeout_s: limit for the
+    whole time; None: no limit. waits: whether to wait for a job that does not exist yet.
     """
 
     def __init__(
-        self, job_id: str, *, after: int = 0, timeout_s: float | None = None, waits: bool = True
+        self, job_id: str, *, after: int | str = 0, timeout_s: float | None = None, waits: bool = True
     ) -> None:
         """Make a follower. Raises InvalidJob if `job_id` cannot be an id, BadInput for `after`."""
         self.job_id = checked_job_id(job_id)
-        self.last = checked_count("after", after)
+        self._after, cursor = checked_after(after)
+        #: Number of the last event that was read. The one that a cursor names is read once more.
+        self.last = self._after - (cursor is not None)
         self.has_ended = False
-        self._after = after
-        self._continuity = Continuity(is_whole=not after)
+        self._continuity = Continuity(is_whole=not self._after, cursor=cursor)
         #: Whether the record has said that the job is over, and the stream was not read since then.
         self._is_final = False
         #: Whether the stream must be read before live events can be passed on.
@@ -70,6 +71,11 @@ class Follower:
     def anew(self) -> "Follower":
         """A follower of the same job from its beginning, up to the same time."""
         return Follower(self.job_id, timeout_s=self.left_s, waits=self._waits)
+
+    @property
+    def passed_on(self) -> int:
+        """Number of the last event that the reader has."""
+        return max(self.last, self._after)
 
     @property
     def left_s(self) -> float | None:
@@ -107,7 +113,7 @@ class Follower:
         fresh = self._take_fresh(found)
         if self.is_behind:
             if any(event.seq == self.last + 1 for event in found):
-                raise StreamRewritten.behind(self.job_id, self.last)
+                raise StreamRewritten.behind(self.job_id, self.passed_on)
             raise RecordUnreadable(f"the stream of job {self.job_id} lacks the event after {self.last}")
         return fresh
 
@@ -131,7 +137,8 @@ class Follower:
             self._continuity.note(event)
             self.last = event.seq
             self.has_ended = isinstance(event, End)
-            fresh.append(event)
+            if event.seq > self._after:
+                fresh.append(event)
         return fresh
 
     def check_record(self, record: JobRecord | None) -> None:
@@ -142,15 +149,15 @@ class Follower:
         RecordUnreadable if the job is over, but its stream has no end, and StreamRewritten.
         """
         is_over = self._until_s is not None and monotonic() >= self._until_s
-        if record is None and (self.last or is_over or not self._waits):
+        if record is None and (self.passed_on or is_over or not self._waits):
             raise JobNotFound.for_id(self.job_id)
         if record is None or not record.is_final:
             self.check_time()
         elif self.last == self._after and self.last >= max(record.seq, 1):
             self.has_ended = True  # the caller asked for events after the end: there are none
         elif self._is_final:
-            if record.seq <= self.last:  # it ended before what was passed on
-                raise StreamRewritten.behind(self.job_id, self.last)
+            if record.seq <= self.passed_on:  # it ended before what was passed on
+                raise StreamRewritten.behind(self.job_id, self.passed_on)
             raise RecordUnreadable(f"job {self.job_id} is over, but its stream has no end")
         else:
             # The job may have ended after the stream was read: read it once more.
@@ -176,8 +183,9 @@ async def read_new(ledger: Ledger, follower: Follower, limit: int | None = None)
     limit: read no more than so many, by itself the follower's page; there may be more if there are as many.
     """
     job_id, most, asked_s = follower.job_id, limit or follower.page, monotonic()
-    events = follower.stored(await ledger.read(job_id, follower.last, most))
-    if len(events) == most:
+    found = await ledger.read(job_id, follower.last, most)
+    events = follower.stored(found)
+    if len(found) == most:
         follower.is_behind = not follower.has_ended
         follower.note_read(monotonic() - asked_s)
     elif not events:

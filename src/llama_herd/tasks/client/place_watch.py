@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 from redis.exceptions import NoScriptError, ResponseError
 
-from llama_herd.tasks.client.arguments import checked_count
+from llama_herd.tasks.client.arguments import checked_after
 from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.connection.complaint import is_denied
 from llama_herd.tasks.ledger.answers import Place
@@ -42,11 +42,11 @@ def is_withheld(error: ResponseError) -> bool:
 class PlaceWatch:
     """Reports a job's place in the queue each time that it has changed, until the job's first event."""
 
-    def __init__(self, ledger: Ledger, job_id: str, *, after: int) -> None:
-        """after: number of the last event that the reader knows; 0: none yet. Raises InvalidJob, BadInput."""
+    def __init__(self, ledger: Ledger, job_id: str, *, after: int | str) -> None:
+        """after: the last event that the reader knows; 0: none yet. Raises InvalidJob, BadInput."""
         self._ledger = ledger
         self._job_id = checked_job_id(job_id)
-        self._has_begun = checked_count("after", after) > 0
+        self._has_begun = checked_after(after)[0] > 0
         self._last: Place | None = None
 
     def changes(self, events: Sequence[Event], place: Place | None) -> list[Queued]:

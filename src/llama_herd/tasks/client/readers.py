@@ -49,7 +49,7 @@ class Reader:
     @property
     def is_waiting(self) -> bool:
         """Whether the reader asks for its job's place, and the job has not begun."""
-        return self.asks_place and not self.follower.last
+        return self.asks_place and not self.follower.passed_on
 
     async def events(self, read: Callable[[], Awaitable[list[Event]]]) -> AsyncGenerator[list[Event]]:
         """The events as they come, up to the end; an empty list each time that there is none."""

@@ -162,11 +162,11 @@ class CompletionAnswer:
         return []
 
     def _sse_chunks(self, chunks: ManyChunks, event: Event) -> Iterator[bytes]:
-        """An event as chunks. Those of a single job have its number, from which its own events go on."""
-        number = event.seq if len(self._ids) == 1 else None
+        """An event as chunks. Those of a single job have its cursor, from which its own events go on."""
+        cursor = event.cursor if len(self._ids) == 1 else ""
         for chunk in chunks.from_event(event):
             text = "".join(json_pieces(chunk)) if is_long(event) else compact_json(chunk)
-            yield sse(text, number=number)
+            yield sse(text, id=cursor)
         if _is_bad_end(event):
             yield error_event(Problem.from_end(event, self._source(event)), self._facts)
         elif chunks.is_over:

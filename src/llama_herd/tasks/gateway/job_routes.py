@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_herd.errors import BadInput, InvalidJob, JobNotFound
+from llama_herd.tasks.client.arguments import checked_after
 from llama_herd.tasks.client.dead_items import body_fields
 from llama_herd.tasks.client.job_cancel import JobSelection
 from llama_herd.tasks.client.job_list import (
@@ -216,7 +217,7 @@ async def stream_events(call: Call) -> ASGIApp:
     context, client, job_id = call.context, call.queue, _job_id_of(call)
     after = last_seen_of(call.headers, call.query_params)
     record, _ = await client.run(_record_and_place(client, job_id))
-    if record.is_final and after >= record.seq:
+    if record.is_final and await client.run(_has_all(client, job_id, after, record.seq)):
         return Response(status_code=204)  # an EventSource that has all of it does not come again
     if call.method == "HEAD":
         return Response(headers={**HEADERS, **job_headers(job_id)})
@@ -231,8 +232,16 @@ async def stream_events(call: Call) -> ASGIApp:
     return answer
 
 
+async def _has_all(client: TenantClient, job_id: str, after: str, num_events: int) -> bool:
+    """A dialogue: whether who has the events up to `after` has all, and as they are on record."""
+    seen, cursor = checked_after(after)
+    if cursor is None or seen < num_events:
+        return seen >= num_events
+    return [event.cursor for event in await client.core.ledger.read(job_id, num_events - 1)] == [cursor]
+
+
 async def _event_parts(
-    client: TenantClient, facts: RequestFacts, job_id: str, after: int
+    client: TenantClient, facts: RequestFacts, job_id: str, after: str
 ) -> AsyncGenerator[bytes]:
     """The job's events, and between them each new place in the queue, as long as the job has not begun."""
     # An EventSource waits for a second before it comes again. A blank line would make an event of it.
@@ -253,8 +262,8 @@ async def _event_parts(
 
 
 def _sse_event(event: Event) -> Iterator[bytes]:
-    """An event of the job as one server-sent event, whose id is its number."""
-    yield sse(event.to_json(), name=event.type, number=event.seq)
+    """An event of the job as one server-sent event, whose id is its cursor."""
+    yield sse(event.to_json(), name=event.type, id=event.cursor)
 
 
 async def cancel_job(call: Call) -> Response:

@@ -2,6 +2,8 @@
 
 from starlette.datastructures import Headers, QueryParams
 
+from llama_herd.errors import BadInput
+from llama_herd.tasks.client.arguments import checked_after
 from llama_herd.tasks.client.submission import MAX_KEY_CHARS
 from llama_herd.tasks.gateway.problem import bad_request
 from llama_herd.tasks.protocol.message import TRACEPARENT, known_traceparent
@@ -10,11 +12,8 @@ from llama_herd.tasks.protocol.message import TRACEPARENT, known_traceparent
 KEY_HEADER = "Idempotency-Key"
 #: Says what becomes of the jobs if the client goes away.
 GONE_HEADER = "X-On-Disconnect"
-#: The number of the last event that a client has seen, and the query that says the same.
+#: The id of the last event that a client has seen, or its number, and the query that says the same.
 LAST_ID_HEADER, AFTER_QUERY = "Last-Event-ID", "after"
-
-#: Digits of the highest number of an event that may be asked for.
-_MAX_DIGITS = 15
 
 
 def idempotency_key_of(headers: Headers) -> str | None:
@@ -34,13 +33,16 @@ def keeps_jobs_of(headers: Headers, default: str) -> bool:
     return said == "stay"
 
 
-def last_seen_of(headers: Headers, query: QueryParams) -> int:
-    """The number of the last event that the client has seen. Raises Problem."""
+def last_seen_of(headers: Headers, query: QueryParams) -> str:
+    """The number or the cursor of the last event that the client has seen. Raises Problem."""
     header = _single(headers, LAST_ID_HEADER)
     text = header or query.get(AFTER_QUERY) or "0"
-    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-        raise bad_request("must be the number of an event", param=LAST_ID_HEADER if header else AFTER_QUERY)
-    return int(text)
+    try:
+        checked_after(text)
+    except BadInput:
+        message = "must be the number of an event, or its id in a stream of events"
+        raise bad_request(message, param=LAST_ID_HEADER if header else AFTER_QUERY) from None
+    return text
 
 
 def traceparent_of(headers: Headers) -> str | None:

@@ -30,9 +30,9 @@ HEADERS = {
 }
 
 
-def sse(data: str, *, name: str = "", number: int | None = None) -> bytes:
+def sse(data: str, *, name: str = "", id: str = "") -> bytes:
     """One event. `data` must be one line."""
-    head = "" if number is None else f"id: {number}\n"
+    head = f"id: {id}\n" if id else ""
     kind = f"event: {name}\n" if name else ""
     return f"{head}{kind}data: {data}\n\n".encode()
 

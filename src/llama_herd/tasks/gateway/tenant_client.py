@@ -139,9 +139,9 @@ class TenantClient:
             raise model_not_found(model, models)
 
     def reading(
-        self, job_id: str, *, after: int = 0, asks_place: bool = False
+        self, job_id: str, *, after: int | str = 0, asks_place: bool = False
     ) -> AbstractAsyncContextManager[Reader]:
-        """A reader of a job, from the event after number `after` on."""
+        """A reader of a job, from the event after the number or cursor `after` on."""
         follower, tick_s = Follower(job_id, after=after, waits=False), self.settings.gateway_heartbeat_s
         return self._readers.reading(follower, asks_place=asks_place, tick_s=tick_s)
 

@@ -7,6 +7,7 @@ repeated events, and resumes from any number. Readers ignore unknown fields.
 from collections.abc import Mapping
 from math import isfinite
 from typing import Annotated, Any, Literal, Self
+from zlib import crc32
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 from pydantic_core import to_json
@@ -95,6 +96,10 @@ class ToolCall(BaseModel):
     arguments: str = Field(description="Its arguments: the text of a JSON object.")
 
 
+#: Fields that tell an event from another one that has its number, after a part of the stream was lost.
+_TELLING = {"type", "epoch", "at_ms", "worker", "i", "ids", "text", "texts", "n"}
+
+
 class _Event(BaseModel):
     model_config = ConfigDict(frozen=True)
 
@@ -102,6 +107,11 @@ class _Event(BaseModel):
     seq: int = Field(ge=1, description="Number of this event in its job, dense from 1.")
     job: str = Field(description="Id of the job.")
     epoch: int = Field(ge=0, description="Number of the claim that wrote it.")
+
+    @property
+    def cursor(self) -> str:
+        """Where a reader goes on after this event: its number, and a mark of what it says."""
+        return f"{self.seq}-{crc32(self.model_dump_json(include=_TELLING).encode()):08x}"
 
     def to_json(self) -> str:
         """The event as one line of JSON."""

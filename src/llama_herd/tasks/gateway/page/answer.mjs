@@ -5,7 +5,7 @@ export function unknownJob() {
   return {
     phase: 'waiting', // then running, then ended
     place: null, // {position, estimated_wait_s} while it waits
-    last: 0, // number of the last event
+    last: '0', // id of the last event: its number, and a mark of what it says
     texts: [''], // one for each output
     numTokens: 0,
     starts: [], // {worker, tokens}: who went on, and after how many tokens
@@ -20,9 +20,8 @@ export function fold(job, {id, name, data}) {
     if (job.phase === 'waiting') job.place = event;
     return;
   }
-  const number = Number(id);
-  if (!(number > job.last)) return;
-  job.last = number;
+  if (!(numberOf(id) > numberOf(job.last))) return;
+  job.last = id;
   if (name === 'started') {
     job.phase = 'running';
     job.model = event.model;
@@ -36,3 +35,5 @@ export function fold(job, {id, name, data}) {
     job.end = event;
   }
 }
+
+const numberOf = (id) => Number.parseInt(id, 10);

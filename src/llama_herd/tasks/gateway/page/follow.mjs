@@ -1,5 +1,5 @@
 // Follows a job to its end, through lost connections and deaths.
-import {fold} from './answer.mjs';
+import {fold, unknownJob} from './answer.mjs';
 import {events} from './server.mjs';
 
 const FIRST_PAUSE_MS = 300;
@@ -15,7 +15,10 @@ export async function follow(jobId, job, signal, onChange) {
     try {
       const onOpen = () => onChange('open');
       for await (const event of events(jobId, job.last, signal, onOpen)) {
-        if (event.name === 'error') break; // the gateway's last word: it may go better in a moment
+        if (event.name === 'error') { // the gateway's last word: it may go better in a moment
+          beginAnewIfRewritten(job, JSON.parse(event.data).error);
+          break;
+        }
         fold(job, event);
         onChange('open');
         if (job.end) return;
@@ -23,6 +26,7 @@ export async function follow(jobId, job, signal, onChange) {
       }
     } catch (error) {
       if (signal.aborted || error.isFinal) throw error;
+      beginAnewIfRewritten(job, error);
       onChange('lost');
     }
     if (!job.end) {
@@ -30,6 +34,11 @@ export async function follow(jobId, job, signal, onChange) {
       pauseMs = Math.min(MOST_PAUSE_MS, 2 * pauseMs);
     }
   }
+}
+
+/** What was read of a job is no more on record, as after a failover: another worker wrote something else. */
+function beginAnewIfRewritten(job, error) {
+  if (error.code === 'stream_rewritten') Object.assign(job, unknownJob());
 }
 
 function pause(ms, signal) {

@@ -39,7 +39,7 @@ export async function send(method, path, {body, headers = {}, signal} = {}) {
 
 export const ask = async (method, path, options) => (await send(method, path, options)).json();
 
-/** The events of a job after number `last`, as they come; `onOpen` is called once they can. */
+/** The events of a job after the one with the id `last`, as they come; `onOpen` is called once they can. */
 export async function* events(jobId, last, signal, onOpen) {
   const silence = new AbortController();
   const timer = {};
@@ -51,7 +51,7 @@ export async function* events(jobId, last, signal, onOpen) {
   heard();
   try {
     const answer = await send('GET', `v1/jobs/${jobId}/events`, {
-      headers: {'Last-Event-ID': String(last)},
+      headers: {'Last-Event-ID': last},
       signal: AbortSignal.any([signal, silence.signal]),
     });
     onOpen();
