@@ -74,7 +74,7 @@ class Operation(NamedTuple):
 
 KEY = (KEY_HEADER, "A name of your own. The same request under the same name is the same job.")
 GONE = (GONE_HEADER, "cancel or stay: what becomes of the job if you go away before its end.")
-SEEN = (LAST_ID_HEADER, "Number of the last event that you have seen.")
+SEEN = (LAST_ID_HEADER, "Id of the last event that you have seen, or its number.")
 SEEN_TOO = (AFTER_QUERY, f"The same as {LAST_ID_HEADER}, for clients that cannot send headers.")
 AFTER = ("after", "The id after which the page begins.")
 BATCH_QUERIES = (AFTER, ("limit", "Most batches of a page: 1 to 100."))
