@@ -96,7 +96,7 @@ class Herds(AbstractContextManager["Herds"]):
         self,
         job_id: str,
         *,
-        after: int = 0,
+        after: int | str = 0,
         timeout_s: float | None = None,
         timeout: float | None = None,
         wait: bool = True,

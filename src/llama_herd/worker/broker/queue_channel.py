@@ -234,7 +234,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         queues, num_later = self.active_queues, Counter[str]()
         if len(queues) == 1:
             num = self.qos.num - len(reserved_requests)
-            num_later[queues[0]] = num if num > self._places_later.num else 0
+            num_later.update(dict.fromkeys(queues, num if num > self._places_later.num else 0))
         elif self._counts_later:
             num_later = self.qos.num_held() - self._num_in_hand
             for queue in self._places_later.open_to(queues, num_later):
