@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from llama_herd.model.attention_inputs import Prompts, Scoring, Seen, SeenSpans
+from llama_herd.model.attention_inputs import Scoring, Seen, SeenSpans
 from llama_herd.model.kernels.gpu.plain import attend_plainly, tokens_of
 from llama_herd.model.llama2 import Llama
 
@@ -30,9 +30,9 @@ class PlainSpans:
     def takes(self, q: Tensor, cached: Tensor) -> bool:
         return True
 
-    def __call__(self, q: Tensor, cached: Tensor, prompts: Prompts, out: Tensor, scoring: Scoring) -> None:
-        self.given.append(prompts.seen_spans)
-        PlainShort()(q, cached, tokens_of(prompts.seen_spans), out, scoring)
+    def __call__(self, q: Tensor, cached: Tensor, spans: SeenSpans, out: Tensor, scoring: Scoring) -> None:
+        self.given.append(spans)
+        PlainShort()(q, cached, tokens_of(spans), out, scoring)
 
 
 def with_plain_kernels(llama: Llama) -> tuple[Llama, PlainSpans]:

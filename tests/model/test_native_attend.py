@@ -52,9 +52,9 @@ class CountedSpans:
         self.takes = attention.takes
         self.num_tokens: list[list[int]] = []
 
-    def __call__(self, q: Any, cached: Any, prompts: Any, out: Any, scoring: Scoring) -> None:
-        self.num_tokens.append(prompts.seen_spans.num_tokens.tolist())
-        self.attention(q, cached, prompts, out, scoring)
+    def __call__(self, q: Any, cached: Any, spans: Any, out: Any, scoring: Scoring) -> None:
+        self.num_tokens.append(spans.num_tokens.tolist())
+        self.attention(q, cached, spans, out, scoring)
 
 
 CHUNKS = (

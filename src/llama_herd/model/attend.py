@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from llama_herd.model.attention_inputs import Prompts, Scoring, Seen
+from llama_herd.model.attention_inputs import Scoring, Seen, SeenSpans
 from llama_herd.model.batch import AnyBatch, Batch, Span, SpanGroup, StepBatch
 from llama_herd.model.cache import Cache
 from llama_herd.model.config import LlamaConfig
@@ -42,8 +42,8 @@ class PrefillKernel(Protocol):
     def takes(self, q: Tensor, cached: Tensor) -> bool:
         """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
 
-    def __call__(self, q: Tensor, cached: Tensor, prompts: Prompts, out: Tensor, scoring: Scoring) -> None:
-        """Write what the prompts' rows of q (T, H, D) attend to into theirs of `out` (T, H, D)."""
+    def __call__(self, q: Tensor, cached: Tensor, spans: SeenSpans, out: Tensor, scoring: Scoring) -> None:
+        """Write what the spans' rows of q (T, H, D) attend to into theirs of `out` (T, H, D)."""
 
 
 def attend(
@@ -71,7 +71,7 @@ def attend(
     if batch.is_short:
         return attended
     if prefill is not None and prefill.takes(q, cached):
-        prefill(q, cached, batch, attended, scoring)
+        prefill(q, cached, batch.seen_spans, attended, scoring)
     elif cache.pages.consecutive:
         long = batch.long_spans
         for span, heads in zip(long, _attend_runs(q, cache, layer, long, scoring), strict=True):
@@ -96,7 +96,7 @@ def _attend_step(
     if len(seen.rows):
         native(q, cached, seen, attended, scoring)
     if prefill is not None and by_spans and not batch.is_short:
-        prefill(q, cached, batch, attended, scoring)
+        prefill(q, cached, batch.seen_spans, attended, scoring)
     return attended
 
 

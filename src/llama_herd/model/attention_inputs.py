@@ -4,7 +4,6 @@ Shapes: T tokens of the ragged batch, H heads, K kv heads, D head dim.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import Tensor
 
@@ -46,14 +45,6 @@ class SeenSpans:
     first: Seen  # the first token of each span
     num_tokens: Tensor  # (B,) int64
     max_tokens: int  # no span has more
-
-
-class Prompts(Protocol):
-    """The long spans of a batch as kernels ask for them, made once for all layers."""
-
-    @property
-    def seen_spans(self) -> SeenSpans:
-        """Span by span, their keys where the pages lie."""
 
 
 def are_readable(q: Tensor, cached: Tensor) -> bool:

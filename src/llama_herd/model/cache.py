@@ -28,13 +28,6 @@ class Rope(NamedTuple):
     sin: Tensor  # (T, 1, D) float32, negative in the first half
 
 
-class KeysAndValues(NamedTuple):
-    """Keys and values of one layer, of the same tokens: (B, K, S, D) each."""
-
-    keys: Tensor
-    values: Tensor
-
-
 class Cache:
     """All state of generation; the model itself is weights alone. Nothing in it ever grows.
 
@@ -90,19 +83,17 @@ class Cache:
             for layer in self.storage.unbind(1):  # what lies between the two is a layer's, not the cache's
                 layer[:, :, targets] = layer[:, :, sources]
 
-    def view(self, layer: int) -> KeysAndValues:
-        """Views of all cells (1, K, N, D). With consecutive pages a sequence is a range of them."""
-        keys, values = self._by_cell[:, layer, None]
-        return KeysAndValues(keys, values)
+    def view(self, layer: int) -> Tensor:
+        """A view of all cells (2, 1, K, N, D). With consecutive pages a sequence is a range of them."""
+        return self._by_cell[:, layer, None]
 
-    def gather(self, layer: int, page_table: Tensor) -> KeysAndValues:
-        """Copies of the pages in a table (B, P), as (B, K, P * PAGE_TOKENS, D)."""
+    def gather(self, layer: int, page_table: Tensor) -> Tensor:
+        """Copies of the pages in a table (B, P), as (2, B, K, P * PAGE_TOKENS, D)."""
         B, _ = page_table.shape
         _, _, K, _, _, D = self.storage.shape
         pages = self.storage[:, layer].flatten(3, 4)  # (2, K, pages, PAGE_TOKENS * D)
         copies = pages.index_select(2, page_table.flatten())  # (2, K, B * P, PAGE_TOKENS * D)
-        keys, values = copies.view(2, K, B, -1, D).transpose(1, 2)  # (B, K, S, D)
-        return KeysAndValues(keys, values)
+        return copies.view(2, K, B, -1, D).transpose(1, 2)  # (2, B, K, S, D)
 
     def rope(self, positions: Tensor, *, local: bool = False) -> Rope:
         """The rows of the RoPE tables for tokens at `positions` (T,); `local`: of layers with a window."""

@@ -241,7 +241,7 @@ def test_attention_of_prompts(kernels: Kernels, head_dim: int, groups: tuple[int
             ) -> Tensor:
                 out = torch.empty_like(q)
                 seen_spans = SeenSpans(Seen(*seen[:4]), seen[4], int(seen[4].max()))
-                attention.attend(q, cached, seen_spans, out, Scoring(0.1, window, cap))
+                attention(q, cached, seen_spans, out, Scoring(0.1, window, cap))
                 return out
 
             assert between_fences(attend, q, cached, *seen).isfinite().all()

@@ -96,7 +96,7 @@ def test_pages_of_a_large_cache(kernels: Kernels, far_cache: Tensor) -> None:
         attention(q, far_cache, Seen(none, torch.tensor([130]), none, pages), out, Scoring(0.1))
         if prefill is not None and q.dtype is torch.bfloat16:
             spans = SeenSpans(Seen(none + 1, torch.tensor([130]), none, pages), torch.tensor([8]), 8)
-            prefill.attend(q, far_cache, spans, out, Scoring(0.1))
+            prefill(q, far_cache, spans, out, Scoring(0.1))
         outputs.append(out)
     assert outputs[0].any()
     assert outputs[0].equal(outputs[1])

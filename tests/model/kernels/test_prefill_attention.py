@@ -71,7 +71,7 @@ class Case:
 
     def attend(self, attention: PrefillAttention, spans: SeenSpans | None = None, **scoring: Any) -> Tensor:
         out = torch.full(self.q.shape, torch.nan).bfloat16()
-        attention.attend(self.q, self.cache.storage, spans or self.spans, out, Scoring(**scoring))
+        attention(self.q, self.cache.storage, spans or self.spans, out, Scoring(**scoring))
         return out
 
     def check(self, y: Tensor, *, scale: float = 0.0, window: int = 0, cap: float = 0.0) -> None:

@@ -10,7 +10,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from llama_herd.model.attention_inputs import Prompts, Scoring, Seen, SeenSpans, are_readable
+from llama_herd.model.attention_inputs import Scoring, Seen, SeenSpans, are_readable
 from llama_herd.model.kernels.library import DTYPES, NUMBER, POINTER, LibraryPart, members
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 
@@ -61,15 +61,11 @@ class PrefillAttention(LibraryPart):
         """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
         return q.dtype is torch.bfloat16 and attention_takes(q, cached)
 
-    def __call__(self, q: Tensor, cached: Tensor, prompts: Prompts, out: Tensor, scoring: Scoring) -> None:
-        """Write what the prompts' rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
+    def __call__(self, q: Tensor, cached: Tensor, spans: SeenSpans, out: Tensor, scoring: Scoring) -> None:
+        """Write what the spans' rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
 
         `cached` are a layer's keys and values (2, K, pages, PAGE_TOKENS, D).
         """
-        self.attend(q, cached, prompts.seen_spans, out, scoring)
-
-    def attend(self, q: Tensor, cached: Tensor, spans: SeenSpans, out: Tensor, scoring: Scoring) -> None:
-        """Attend the tokens of spans, as `__call__` does those of prompts."""
         call = attention_call(q.shape[1], cached, spans.first, scoring, self.threads)
         call.q, call.q_stride, call.y = q.data_ptr(), q.stride(0), out.data_ptr()
         if not self.library.herd_attend_spans(ctypes.byref(call), spans.num_tokens.data_ptr()):
@@ -123,7 +119,7 @@ def load_prefill_attention(library: ctypes.CDLL) -> PrefillAttention | None:
     library.herd_attend_spans.restype = ctypes.c_bool
     library.herd_attend_spans.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     attention = PrefillAttention(library)
-    return attention if _is_right(attention.attend, torch.bfloat16, [0, 290], [70, 37]) else None
+    return attention if _is_right(attention, torch.bfloat16, [0, 290], [70, 37]) else None
 
 
 def _is_right(

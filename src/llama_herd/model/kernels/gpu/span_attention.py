@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language import constexpr
 
-from llama_herd.model.attention_inputs import Prompts, Scoring, SeenSpans, are_readable
+from llama_herd.model.attention_inputs import Scoring, SeenSpans, are_readable
 from llama_herd.model.kernels.gpu.attention import DTYPES, LOG2_E, fold_more, padded_head
 from llama_herd.model.kernels.gpu.launch import Launch
 from llama_herd.model.pages import PAGE_TOKENS
@@ -108,12 +108,12 @@ class TritonSpanAttention:
         """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
         return q.dtype in DTYPES and are_readable(q, cached)
 
-    def __call__(self, q: Tensor, cached: Tensor, prompts: Prompts, out: Tensor, scoring: Scoring) -> None:
-        """Write what the prompts' rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
+    def __call__(self, q: Tensor, cached: Tensor, spans: SeenSpans, out: Tensor, scoring: Scoring) -> None:
+        """Write what the spans' rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
 
         `cached` are a layer's keys and values (2, K, pages, PAGE_TOKENS, D).
         """
-        attending(q, cached, prompts.seen_spans, out, scoring)()
+        attending(q, cached, spans, out, scoring)()
 
 
 def attending(q: Tensor, cached: Tensor, spans: SeenSpans, out: Tensor, scoring: Scoring) -> Launch:
