@@ -8,9 +8,10 @@ import pytest
 
 from llama_herd.errors import InvalidJob
 from llama_herd.tasks.openai.answer_size import MAX_ESTIMATED_BYTES, check_answer_size, estimated_bytes
-from llama_herd.tasks.openai.json_pieces import ITEMS, compact_json, json_pieces
+from llama_herd.tasks.openai.json_pieces import ITEMS, json_pieces
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint, RequestBody
 from llama_herd.tasks.openai.response import JoinedAnswer
+from llama_herd.tasks.protocol.chat import json_text
 from llama_herd.tasks.protocol.events import End, Event, Started, Token
 from llama_herd.tasks.protocol.job import MAX_SCORES, GenerationJob
 from llama_herd.tasks.protocol.result import Result
@@ -134,7 +135,7 @@ def test_pieces_are_the_same_json() -> None:
         value = {"a": random_json(rng), "b": random_json(rng)}
         assert (
             "".join(json_pieces(value))
-            == compact_json(value)
+            == json_text(value)
             == json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         )
 

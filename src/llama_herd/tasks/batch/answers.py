@@ -17,9 +17,9 @@ from llama_herd.errors import BadInput, HerdError
 from llama_herd.tasks.batch.row_request import RowRequest
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.openai.embeddings import EMBEDDINGS, answer_pieces
-from llama_herd.tasks.openai.json_pieces import compact_json
 from llama_herd.tasks.openai.ranks import RERANK, RankList
 from llama_herd.tasks.openai.response import response_pieces
+from llama_herd.tasks.protocol.chat import json_text
 from llama_herd.tasks.protocol.embedding_job import TEXT_SOURCES, EmbeddingJob
 from llama_herd.tasks.protocol.job import SOURCES, GenerationJob
 from llama_herd.tasks.protocol.ranking_job import RankingJob
@@ -37,7 +37,7 @@ def output_line(run_id: str, item: BatchItem, *, with_prompt: bool = False) -> b
     assert item.result is not None  # only rows with a result come here
     head = _head(run_id, item, with_prompt=with_prompt)
     response = {"status_code": 200, "request_id": item.job_id}
-    before = f'{compact_json(head)[:-1]},"response":{compact_json(response)[:-1]},"body":'
+    before = f'{json_text(head)[:-1]},"response":{json_text(response)[:-1]},"body":'
     return _line(chain((before,), _body(request, item, item.result), ('},"error":null}',)))
 
 
@@ -45,7 +45,7 @@ def vector_line(run_id: str, item: BatchItem, *, with_prompt: bool = False) -> b
     """The line of a row whose vector stands in a file of its own, at the row's position."""
     head = _head(run_id, item, with_prompt=with_prompt)
     where = {"position": item.row.tag.position, "model": item.model, "error": None}
-    return _line((compact_json(head | where),))
+    return _line((json_text(head | where),))
 
 
 def _head(run_id: str, item: BatchItem, *, with_prompt: bool) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def error_line(run_id: str, item: BatchItem) -> bytes:
     error = {"code": failure.code, "message": failure.message} if failure else None
     head = {"id": line_id(run_id, item.index)}
     fields = {"line": item.index, "custom_id": request.custom_id, "response": None, "error": error}
-    return _line((compact_json({**head, **fields}),))
+    return _line((json_text({**head, **fields}),))
 
 
 def _line(pieces: Iterable[str]) -> bytes:

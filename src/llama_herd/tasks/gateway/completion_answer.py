@@ -28,8 +28,9 @@ from llama_herd.tasks.gateway.sse import (
 )
 from llama_herd.tasks.openai.answer_size import MAX_BYTES
 from llama_herd.tasks.openai.chunks import ManyChunks
-from llama_herd.tasks.openai.json_pieces import compact_json, json_pieces
+from llama_herd.tasks.openai.json_pieces import json_pieces
 from llama_herd.tasks.openai.response import JoinedAnswer
+from llama_herd.tasks.protocol.chat import json_text
 from llama_herd.tasks.protocol.events import GOOD_ENDS, End, Event
 from llama_herd.tasks.protocol.result import Result
 
@@ -165,7 +166,7 @@ class CompletionAnswer:
         """An event as chunks. Those of a single job have its cursor, from which its own events go on."""
         cursor = event.cursor if len(self._ids) == 1 else ""
         for chunk in chunks.from_event(event):
-            text = "".join(json_pieces(chunk)) if is_long(event) else compact_json(chunk)
+            text = "".join(json_pieces(chunk)) if is_long(event) else json_text(chunk)
             yield sse(text, id=cursor)
         if _is_bad_end(event):
             yield error_event(Problem.from_end(event, self._source(event)), self._facts)

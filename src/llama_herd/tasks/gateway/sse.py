@@ -14,7 +14,7 @@ from llama_herd.tasks.connection.connect import cancel_tasks
 from llama_herd.tasks.gateway.long_answers import is_long, make_aside
 from llama_herd.tasks.gateway.problem import Problem
 from llama_herd.tasks.gateway.request_log import RequestFacts
-from llama_herd.tasks.openai.json_pieces import compact_json
+from llama_herd.tasks.protocol.chat import json_text
 from llama_herd.tasks.protocol.events import Event
 
 T = TypeVar("T")
@@ -184,7 +184,7 @@ async def _forward(
 def error_event(problem: Problem, facts: RequestFacts) -> bytes:
     """A problem as an event of the stream. The request's log line gets it, too."""
     facts.fail(problem)
-    return sse(compact_json(problem.body), name="error")
+    return sse(json_text(problem.body), name="error")
 
 
 async def prepend(stream: AsyncGenerator[T], first: T) -> AsyncGenerator[T]:

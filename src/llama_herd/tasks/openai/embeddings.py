@@ -10,8 +10,8 @@ from pydantic import Field
 
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.openai.answer_schema import AnswerModel
-from llama_herd.tasks.openai.json_pieces import compact_json
 from llama_herd.tasks.openai.other_fields import unknown_fields
+from llama_herd.tasks.protocol.chat import json_text
 from llama_herd.tasks.protocol.embedding_job import TEXT_SOURCES, EmbeddingJob, sources_of
 from llama_herd.tasks.protocol.result import Result, floats_of
 from llama_herd.tasks.protocol.text_job import MAX_TEXTS, count_from, num_texts_of
@@ -141,13 +141,13 @@ def vector_pieces(result: Result, first: int, *, is_base64: bool) -> Iterator[st
     for number, vector in enumerate(result.vectors or (), first):
         told = vector if is_base64 or vector is None else list(floats_of(vector))
         item = {"object": "embedding", "index": number, "embedding": told}
-        yield f"{',' if number else ''}{compact_json(item)}"
+        yield f"{',' if number else ''}{json_text(item)}"
 
 
 def tail(model: str | None, num_tokens: int | None) -> str:
     """The end of the answer; None: nobody has counted its tokens alone."""
     usage = None if num_tokens is None else {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
-    return f'],"model":{compact_json(model)},"usage":{compact_json(usage)}}}'
+    return f'],"model":{json_text(model)},"usage":{json_text(usage)}}}'
 
 
 def embedding_schema(ref: str) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """JSON in pieces: Python writes a value in one go, and no other thread of the process runs meanwhile."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
+
+from llama_herd.tasks.protocol.chat import json_text
 
 #: Items of a list that are written together: with twenty likely tokens each they take some milliseconds.
 ITEMS = 512
@@ -13,18 +14,13 @@ def json_pieces(value: Any) -> Iterator[str]:
     if isinstance(value, dict) and value:
         mark = "{"
         for name, one in value.items():
-            yield f"{mark}{compact_json(name)}:"
+            yield f"{mark}{json_text(name)}:"
             yield from json_pieces(one)
             mark = ","
         yield "}"
     elif isinstance(value, list) and len(value) > ITEMS:
         for start in range(0, len(value), ITEMS):
-            yield f"{',' if start else '['}{compact_json(value[start : start + ITEMS])[1:-1]}"
+            yield f"{',' if start else '['}{json_text(value[start : start + ITEMS])[1:-1]}"
         yield "]"
     else:
-        yield compact_json(value)
-
-
-def compact_json(value: Any) -> str:
-    """A value as JSON on one line."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        yield json_text(value)

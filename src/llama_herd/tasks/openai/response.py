@@ -5,9 +5,10 @@ from time import time
 from typing import Any
 
 from llama_herd.extras import own_version
-from llama_herd.tasks.openai.json_pieces import compact_json, json_pieces
+from llama_herd.tasks.openai.json_pieces import json_pieces
 from llama_herd.tasks.openai.logprobs import Echo, logprobs_of, top_by_name
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint
+from llama_herd.tasks.protocol.chat import json_text
 from llama_herd.tasks.protocol.events import FinishReason, ToolCall, Usage
 from llama_herd.tasks.protocol.result import Output, Result
 
@@ -20,7 +21,7 @@ def response_pieces(endpoint: Endpoint, job_id: str, model: str | None, result: 
 
     No more than one of the outputs is held, and none is written in one go.
     """
-    yield f'{compact_json(response_frame(endpoint, job_id, model, result))[:-1]},"choices":['
+    yield f'{json_text(response_frame(endpoint, job_id, model, result))[:-1]},"choices":['
     for number, choice in enumerate(choices_of(endpoint, result)):
         yield "," if number else ""
         yield from json_pieces(choice)
@@ -144,4 +145,4 @@ class JoinedAnswer:
         """The answer as JSON."""
         fields = {**self._fields, "usage": summed_usage(self._usages)}
         between = [part for choice in self._choices for part in (b",", choice)]
-        return [f'{compact_json(fields)[:-1]},"choices":['.encode(), *between[1:], b"]}"]
+        return [f'{json_text(fields)[:-1]},"choices":['.encode(), *between[1:], b"]}"]

@@ -145,7 +145,7 @@ def check_json(values: Collection[object]) -> None:
 
 
 def json_text(value: object) -> str:
-    """JSON as its length is counted."""
+    """A value as JSON on one line: as its length is counted, and as answers have it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
