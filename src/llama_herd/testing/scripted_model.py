@@ -96,7 +96,7 @@ class ScriptedMaker(SequenceMaker):
             outputs=ChatOutputs(FORMATS, words.pieces, {}),
             grammars=FreeForms(),
             max_length=size.max_length,
-            num_pages=size.kv_cache_tokens // PAGE_TOKENS,
+            kv_cache_tokens=size.kv_cache_tokens,
             control_ids={},
             tokenizer_info=None,
             sampling={},
@@ -104,8 +104,7 @@ class ScriptedMaker(SequenceMaker):
                 words,
                 Embeds(Pooling.LAST),
                 NUM_DIMENSIONS,
-                size.max_length,
-                size.kv_cache_tokens // PAGE_TOKENS,
+                min(size.max_length, size.kv_cache_tokens),
                 generates=True,
             ),
             model=model,
@@ -145,7 +144,7 @@ class ScriptedModel:
 
     def job_engine(self, settings: WorkerSettings, sink: Sink) -> EngineThread:
         """The engine of any worker, on a runner that computes nothing."""
-        pages = Pages(self.maker.num_pages, consecutive=False)
+        pages = Pages(self.plan.kv_cache_tokens // PAGE_TOKENS, consecutive=False)
         return EngineThread(
             PacedEngine(
                 ScriptedRunner(self._has_recorded),

@@ -131,8 +131,8 @@ def test_a_prompt_is_cut_only_when_asked_for(model: LoadedModel) -> None:
 
 
 def test_a_prompt_is_cut_to_what_the_cache_has_room_for_if_that_is_less(model: LoadedModel) -> None:
-    maker = replace(model.maker, num_pages=4)
     room = 4 * PAGE_TOKENS
+    maker = replace(model.maker, kv_cache_tokens=room)
     assert room < maker.max_length
     params = SamplingParams(max_tokens=6, truncate_prompt_tokens=-1)
     job = GenerationJob(prompt_ids=(9,) * (room + 5), sampling=params, echo=True)
@@ -160,7 +160,7 @@ def test_a_prompt_that_is_only_scored_is_cut_to_the_context_too(model: LoadedMod
 def test_a_job_that_the_cache_has_no_room_for_is_told_what_helps(
     model: LoadedModel, num_prompt: int, told: str
 ) -> None:
-    maker = replace(model.maker, num_pages=256 // PAGE_TOKENS)
+    maker = replace(model.maker, kv_cache_tokens=256)
     job = GenerationJob(prompt_ids=(9,) * num_prompt, sampling=SamplingParams(max_tokens=2))
     with pytest.raises(GenerationError, match=told) as caught:
         maker.sequences("job", job, now_ms=0)

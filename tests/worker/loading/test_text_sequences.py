@@ -13,6 +13,7 @@ from llama_herd.errors import GenerationError, InvalidJob
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.testing.vocabulary import Vocabulary
 from tests.model.modules_folder import LAST, write_modules
 from tests.model.tiny_embedder import PROMPT, PROMPTS, TEXTS, write_folder
 from tests.model.tiny_family import TINY_FAMILIES
@@ -68,11 +69,8 @@ def test_a_text_without_a_token_of_its_own_is_refused(folder: Path) -> None:
         replace(maker, tokenizer=NoTokens()).sequences("texts", job, None)
 
 
-class NoTokens:
+class NoTokens(Vocabulary):
     """A tokenizer that puts nothing around a text, and has no token for a space."""
-
-    first_ids = ()
-    vocab_size = 9
 
     def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]:
         return [1] * len(text.strip())

@@ -118,5 +118,4 @@ def _maker(texts: ServableTexts, backend: Backend, size: ForeignSize) -> Foreign
     judges = [Helper(JUDGE, JUDGE_LIMITS) for _ in range(texts.num_helpers)]
     grammars = Grammars(texts.tokenizer, 1, judges)
     forms = ServedForms(grammars, backend.forms, backend.refusal, backend.form_as_kept)
-    num_pages = size.kv_cache_tokens // PAGE_TOKENS
-    return texts.new_maker(ForeignMaker, chats, forms, size.max_length, num_pages, backend=backend)
+    return texts.new_maker(ForeignMaker, chats, forms, size.max_length, size.kv_cache_tokens, backend=backend)

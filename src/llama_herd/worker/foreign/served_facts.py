@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Self
 
 from llama_herd.errors import SettingsError
+from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.worker.foreign.backend import Backend, JobRefused, ServerFacts, ServerFault
 
 #: Texts in which tokenizers differ: spaces, digits, marks, capitals, code, other scripts.
@@ -17,27 +18,18 @@ TEXTS = (
 )
 
 
-class OwnTokenizer(Protocol):
-    """The tokenizer that is read here."""
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]: ...
-
-
 @dataclass(frozen=True)
 class ServedFacts:
     """A server's facts, with what its tokenizer is compared to."""
 
     facts: ServerFacts
-    tokenizer: OwnTokenizer
+    tokenizer: Tokenizer
     model: str  # as HERD_MODEL names it
     is_compared: bool  # else the server tells no ids of texts
 
     @classmethod
     async def ask(
-        cls, backend: Backend, tokenizer: OwnTokenizer, model: str, wanted: str, *, is_new: bool = True
+        cls, backend: Backend, tokenizer: Tokenizer, model: str, wanted: str, *, is_new: bool = True
     ) -> Self:
         """Ask a server that is there. wanted: the model that is meant, if it serves several.
 
@@ -70,7 +62,7 @@ class ServedFacts:
             raise SettingsError(f"it served {before}, and now {after}. Fix: start this worker again")
 
 
-def _compare(told: Rows[list[int] | None], tokenizer: OwnTokenizer, model: str) -> bool:
+def _compare(told: Rows[list[int] | None], tokenizer: Tokenizer, model: str) -> bool:
     """Whether the ids of all texts were told, and so compared; raises SettingsError where they differ."""
     for text, theirs in zip(TEXTS, told, strict=True):
         ours = tokenizer.encode(text, add_bos=False)

@@ -1,13 +1,12 @@
 """What a model makes of a job: sequences for an engine. No tensor."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence as Rows
+from collections.abc import Collection, Mapping, Sequence as Rows
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
-from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.tasks.protocol.job import MAX_PROMPT_SCORES, SOURCES, GenerationJob, seed_of
 from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.sampling import SamplingParams
@@ -20,34 +19,11 @@ from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.grammars.figures import GrammarFigures
 from llama_herd.worker.loading.chats import ChatOutputs, chat_of
-from llama_herd.worker.loading.text_sequences import TextMaker
+from llama_herd.worker.loading.text_sequences import ModelTokenizer, TextMaker
 
 NOT_SHOWN = "the worker does not show its chat template. Fix: start it with HERD_TOKENIZER_INFO=true"
 if TYPE_CHECKING:
     from llama_herd.model.text.chat import ChatTemplates
-
-
-class PromptTokenizer(Protocol):
-    """Texts to ids and back, as prompts need it; `Tokenizer` says what each is."""
-
-    @property
-    def bos_id(self) -> int | None: ...
-
-    @property
-    def eos_ids(self) -> frozenset[int]: ...
-
-    @property
-    def first_ids(self) -> tuple[int, ...]: ...
-
-    @property
-    def pieces(self) -> Rows[bytes]: ...
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]: ...
-
-    def text_of(self, ids: Iterable[int]) -> str: ...
 
 
 class ConstraintMaker(Protocol):
@@ -65,13 +41,13 @@ class ConstraintMaker(Protocol):
 class SequenceMaker:
     """Reads prompts, chats and forms of jobs as one model understands them. The preparing thread has it."""
 
-    tokenizer: PromptTokenizer
+    tokenizer: ModelTokenizer
     chat: "ChatTemplates | None"
     chat_complaint: str  # why chats are refused, where there is no `chat`
     outputs: ChatOutputs
     grammars: ConstraintMaker
     max_length: int  # of prompt and completion together, in tokens
-    num_pages: int  # of the KV cache
+    kv_cache_tokens: int
     control_ids: Mapping[str, int]  # of the control tokens, by their texts
     tokenizer_info: TokenizerInfo | None  # None: jobs may not ask for it
     sampling: Mapping[str, float]  # that the model's files recommend
@@ -126,7 +102,7 @@ class SequenceMaker:
         ]
         if sequences[0].finish_reason is None:  # else nothing of it is computed
             _check_length(sequences[0], job)
-            _check_room(sequences[0], job, self.num_pages)
+            _check_room(sequences[0], job, self.kv_cache_tokens)
         return sequences
 
     def echoed_prompt(self, job: GenerationJob, prompt_ids: list[int]) -> EchoedPrompt | None:
@@ -147,7 +123,7 @@ class SequenceMaker:
     @property
     def _room(self) -> int:
         """Most tokens of prompt and output that there is room for."""
-        return min(self.max_length, self.num_pages * PAGE_TOKENS)
+        return min(self.max_length, self.kv_cache_tokens)
 
     def _prompt_ids(self, job: GenerationJob, due_ms: int | None) -> list[int]:
         if job.prompt_ids is not None:
@@ -220,11 +196,11 @@ def _check_length(sequence: Sequence, job: GenerationJob) -> None:
         raise InvalidJob([FieldError("sampling.prompt_logprobs", message)])
 
 
-def _check_room(sequence: Sequence, job: GenerationJob, num_pages: int) -> None:
-    """Raise GenerationError for a job that never fits into a KV cache of so many pages."""
-    if pages_for(sequence.num_reserved) <= num_pages:
+def _check_room(sequence: Sequence, job: GenerationJob, room: int) -> None:
+    """Raise GenerationError for a job that never fits into a KV cache with room for so many tokens."""
+    if sequence.num_reserved <= room:
         return
-    num_prompt, room = len(sequence.prompt_ids), num_pages * PAGE_TOKENS
+    num_prompt = len(sequence.prompt_ids)
     if num_prompt >= room:
         what, and_more = _source(job), ""
         fix = f"shorten the prompt to {room - 1} tokens or fewer, set sampling.truncate_prompt_tokens"

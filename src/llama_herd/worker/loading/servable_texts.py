@@ -9,7 +9,6 @@ import structlog
 from pydantic import ValidationError
 
 from llama_herd.errors import GenerationError, ModelFileError
-from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.parsers.formats import OutputFormats
 from llama_herd.model.shape.purpose import Generates, Purpose, Ranks
 from llama_herd.model.text.chat import ChatTemplates
@@ -129,16 +128,16 @@ class ServableTexts:
         chats: tuple[ChatTemplates | None, str],
         grammars: ConstraintMaker,
         max_length: int,
-        num_pages: int,
+        kv_cache_tokens: int,
         num_dimensions: int = 0,
         **own: Any,
     ) -> M:
         """What makes sequences of jobs, of this kind, which may have fields of its own.
 
-        chats: the usable ones. num_pages: of the cache. num_dimensions: of a vector, where it makes some.
+        chats: the usable ones. num_dimensions: of a vector, where it makes some.
         """
         purpose, (chat, complaint) = self.file.purpose, chats
-        told = self.tokenizer_info(min(max_length, num_pages * PAGE_TOKENS))
+        room = min(max_length, kv_cache_tokens)
         return kind(
             tokenizer=self.tokenizer,
             chat=chat,
@@ -146,16 +145,15 @@ class ServableTexts:
             outputs=self.chat_outputs(),
             grammars=grammars,
             max_length=max_length,
-            num_pages=num_pages,
+            kv_cache_tokens=kv_cache_tokens,
             control_ids=self.control_tokens.ids,
-            tokenizer_info=told if self.settings.tokenizer_info else None,
+            tokenizer_info=self.tokenizer_info(room) if self.settings.tokenizer_info else None,
             sampling=self.sampling,
             texts=TextMaker(
                 self.tokenizer,
                 purpose,
                 num_dimensions,
-                max_length,
-                num_pages,
+                room,
                 generates=isinstance(purpose, Generates),
             ),
             **own,

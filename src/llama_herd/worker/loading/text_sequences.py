@@ -1,13 +1,12 @@
 """What a model that embeds or ranks makes of a job with texts: a sequence for each, without tokens."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence as Rows
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
-from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.prefix_cache import num_common
 from llama_herd.model.shape.purpose import Embeds, Generates, Purpose, Ranks
 from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
@@ -29,16 +28,27 @@ NOTHING = "has no token of its own. Fix: leave it out"
 NO_TOKENS = SamplingParams(max_tokens=0)
 
 
-class TextTokenizer(Protocol):
-    """Texts to ids, as texts need it; `Tokenizer` says what each is."""
+class ModelTokenizer(Protocol):
+    """Texts to ids and back, as jobs need it; `Tokenizer` says what each is."""
+
+    @property
+    def bos_id(self) -> int | None: ...
+
+    @property
+    def eos_ids(self) -> frozenset[int]: ...
 
     @property
     def first_ids(self) -> tuple[int, ...]: ...
 
     @property
+    def pieces(self) -> Rows[bytes]: ...
+
+    @property
     def vocab_size(self) -> int: ...
 
     def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]: ...
+
+    def text_of(self, ids: Iterable[int]) -> str: ...
 
 
 class Around(NamedTuple):
@@ -50,13 +60,12 @@ class Around(NamedTuple):
 
 @dataclass(frozen=True)
 class TextMaker:
-    """Makes sequences of texts. max_length: most tokens of one; num_pages: of the KV cache."""
+    """Makes sequences of texts. room: most tokens of one."""
 
-    tokenizer: TextTokenizer
+    tokenizer: ModelTokenizer
     purpose: Purpose
     num_dimensions: int  # of a whole vector
-    max_length: int
-    num_pages: int
+    room: int
     generates: bool  # whether it takes other jobs, too
 
     def sequences(
@@ -70,7 +79,7 @@ class TextMaker:
             "job_id": job_id,
             "params": NO_TOKENS,
             "seed": seed_of(job_id),
-            "max_length": self.max_length,
+            "max_length": self.room,
             "eos_ids": frozenset(),
             "detokenizer": Detokenizer((), ()),
             "deadline_s": deadline_s,
@@ -109,8 +118,8 @@ class TextMaker:
         before, texts = render(""), []
         for number, document in enumerate(job.documents):
             ids = render(document)
-            if len(ids) > self._room:
-                raise _too_long(f"documents.{number}, with the query", len(ids), self._room, SHORTER)
+            if len(ids) > self.room:
+                raise _too_long(f"documents.{number}, with the query", len(ids), self.room, SHORTER)
             texts.append((ids, VectorForm(len(ids) - 1, num_shared=num_common(before, ids))))
         return texts
 
@@ -123,11 +132,6 @@ class TextMaker:
     def _other(self, what: str) -> InvalidJob:
         """The error of a job that this model is not for."""
         return InvalidJob([FieldError("kind", f"this model {self.purpose.sentence}, and {what}")])
-
-    @property
-    def _room(self) -> int:
-        """Most tokens that there is room for."""
-        return min(self.max_length, self.num_pages * PAGE_TOKENS)
 
     @property
     def vector_chars(self) -> int:
@@ -156,7 +160,7 @@ class TextMaker:
         else:
             found = [self.tokenizer.encode(prompt + text) for text in job.texts or ()]
         most = self.purpose.max_tokens if isinstance(self.purpose, Embeds) else None
-        room = min(self._room, most or self._room)
+        room = min(self.room, most or self.room)
         for number, ids in enumerate(found):
             yield ids if len(ids) <= room else _cut(ids, number, job, around, room)
 
