@@ -9,7 +9,7 @@ from llama_herd.errors import BadInput, FieldError, InvalidJob
 from llama_herd.tasks.client.arguments import checked_count, checked_seconds, checked_text
 from llama_herd.tasks.client.job_status import JobStatus, status_of, statuses_of
 from llama_herd.tasks.client.tenant_status import Status, read_status
-from llama_herd.tasks.ledger.job_lists import MAX_PAGE, Cursor, JobLists, JobPage, JobRow
+from llama_herd.tasks.ledger.job_lists import MAX_PAGE, Cursor, EndedChoice, JobLists, JobPage, JobRow
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.ledger.stored_files import redis_time_ms
@@ -93,14 +93,13 @@ async def _ended_jobs(ledger: Ledger, choice: JobChoice) -> list[JobStatus]:
         cursor = await lists.ended_cursor(choice.after, is_failed=is_failed)
         if cursor is None:
             raise InvalidJob([FieldError("after", f"no job {choice.after} is among those that ended last")])
-    ended_jobs = partial(
-        lists.ended_jobs,
-        is_failed=is_failed,
+    asked = EndedChoice(
         queue="" if choice.model is None else queue_name(choice.model, ledger.tenant),
         state="" if choice.state in (None, "ended", "failed") else choice.state,
         since_ms=0 if choice.since_s is None else now_ms - round(1000 * choice.since_s),
         notes=choice.metadata,
     )
+    ended_jobs = partial(lists.ended_jobs, choice=asked, is_failed=is_failed)
     rows = await _rows(ended_jobs, choice.limit, cursor)
     return [status_of(row, ledger.tenant, now_ms) for row in rows]
 

@@ -62,6 +62,21 @@ class Cursor(NamedTuple):
     score: str
 
 
+class EndedChoice(NamedTuple):
+    """Which of the jobs that have ended: of this queue, in this state, since then; empty: any.
+
+    notes: what they must have in their metadata.
+    """
+
+    queue: str = ""
+    state: str = ""
+    since_ms: int = 0
+    notes: Mapping[str, str] | None = None
+
+
+ALL_ENDED = EndedChoice()
+
+
 class JobPage(NamedTuple):
     """A page of jobs. next: where to go on; None at the end of the list."""
 
@@ -114,25 +129,20 @@ class JobLists(Keys):
         self,
         cursor: Cursor | None = None,
         *,
+        choice: EndedChoice = ALL_ENDED,
         is_failed: bool = False,
-        queue: str = "",
-        state: str = "",
-        since_ms: int = 0,
-        notes: Mapping[str, str] | None = None,
         most: int,
         is_sparse: bool = False,
     ) -> JobPage:
         """A dialogue: jobs behind a cursor that have ended, the newest first: all, or those that failed.
 
-        queue, state, since_ms, notes: only those of this queue, in this state, that ended since then, with
-        these notes in their metadata. most: how many at most. is_sparse: whether many of the list are kept no
-        longer, so that more are looked at.
+        most: how many at most. is_sparse: whether many of the list are kept no longer, so that more are
+        looked at.
         """
-        num_looks = MAX_LOOKS if is_sparse or queue or state or notes else most
+        num_looks = MAX_LOOKS if is_sparse or choice.queue or choice.state or choice.notes else most
         name = _ended_list(is_failed=is_failed)
         members = await self.members(name, cursor, num_looks, is_newest_first=True)
-        rows = self.ended_rows(members, queue, state, since_ms, notes or {}, most)
-        return await _page(members, num_looks, members, rows)
+        return await _page(members, num_looks, members, self.ended_rows(members, choice, most))
 
     async def ended_cursor(self, job_id: str, *, is_failed: bool = False) -> Cursor | None:
         """A dialogue: where a job is in a list of ended ones, or was until it was purged; None: unknown."""
@@ -169,23 +179,15 @@ class JobLists(Keys):
             **self._records_of(jobs),
         )
 
-    def ended_rows(
-        self,
-        jobs: Sequence[Cursor],
-        queue: str,
-        state: str,
-        since_ms: int,
-        notes: Mapping[str, str],
-        most: int,
-    ) -> RedisCall[Looked]:
+    def ended_rows(self, jobs: Sequence[Cursor], choice: EndedChoice, most: int) -> RedisCall[Looked]:
         """Those of these jobs that have ended, and as chosen."""
         return call(
             _ENDED_JOBS,
             _read_rows,
-            queue=queue,
-            state=state,
-            since_ms=since_ms,
-            notes=[{"name": name, "value": value} for name, value in notes.items()],
+            queue=choice.queue,
+            state=choice.state,
+            since_ms=choice.since_ms,
+            notes=[{"name": name, "value": value} for name, value in (choice.notes or {}).items()],
             max_finds=most,
             **self._records_of(jobs),
         )

@@ -20,7 +20,7 @@ from typing import Any
 from llama_herd.errors import BadInput
 from llama_herd.tasks.ledger.batch_records import BatchRecord, BatchRecords, BatchRequest
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
-from llama_herd.tasks.ledger.job_lists import INDEXES, JobLists
+from llama_herd.tasks.ledger.job_lists import ALL_ENDED, INDEXES, JobLists
 from llama_herd.tasks.ledger.keys import joint_tenant
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry
@@ -184,7 +184,7 @@ class Acl:
             *map(overview.counts, self.queues),
             *(lists.members(name, None, 1) for name in (*INDEXES, "ended", "failed")),
             *(lists.rows(index, [], "", None, 1) for index in INDEXES),
-            *(lists.ended_rows([], "", "", 0, {}, 1), *lists.ends(ANY, is_failed=True)),
+            *(lists.ended_rows([], ALL_ENDED, 1), *lists.ends(ANY, is_failed=True)),
             *lists.ends(ANY, is_failed=False),
             *(ledger.num_pending(), ledger.num_running()),
             *(reports.workers(), reports.batches()),
