@@ -23,6 +23,13 @@ def open_client() -> "Client":
     return Client(settings=read_settings(Settings))
 
 
+def tenant_of(name: str | None) -> str:
+    """The tenant that an option names, else that of the settings. Raises SettingsError."""
+    from llama_herd.tasks.settings import Settings
+
+    return (Settings.read(tenant=name) if name else Settings.read()).tenant
+
+
 def check_redis(settings: "Settings") -> None:
     """Raise RedisUnavailable if Redis is away."""
     from llama_herd.tasks.connection.connect import connect, redis_errors

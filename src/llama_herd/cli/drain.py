@@ -38,7 +38,7 @@ def drain(
 
     if undo and (for_ is not None or wait):
         raise BadInput("herd drain: --undo goes with neither --for nor --wait")
-    for_s = None if for_ is None else parse_duration(for_, "--for")
+    for_s = parse_duration(for_, "--for")
     names: list[str | None] = [*tenant] if tenant else [None]
     for name in names:
         override_settings(tenant=name)

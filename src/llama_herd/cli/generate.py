@@ -121,7 +121,7 @@ def generate(
         "priority": priority,
         "not_before": not_before,
         "deadline_ms": deadline_ms,
-        "timeout_s": None if timeout is None else parse_duration(timeout, "--timeout"),
+        "timeout_s": parse_duration(timeout, "--timeout"),
         "idempotency_key": idempotency_key,
         "response_format": response_format(schema),
         "sampling": sampling_of(sampling, others),

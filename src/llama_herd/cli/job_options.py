@@ -80,11 +80,13 @@ def _named_value(text: str) -> tuple[str, Any]:
         raise BadInput(f"--set {name}: must be followed by = and a value in JSON, as in min_p=0.1") from None
 
 
-def parse_duration(text: str, name: str) -> float:
-    """The seconds of a duration such as 90s, 5m, 2h or 1d; a number alone means seconds.
+def parse_duration(text: str | None, name: str) -> float | None:
+    """The seconds of a duration such as 90s, 5m, 2h or 1d; a number alone means seconds; None stays.
 
     Raises BadInput, which names the option `name`.
     """
+    if text is None:
+        return None
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?(ms|s|m|h|d|)", text)
     if match is None or not float(match[1]):
         raise BadInput(f"{name} {text}: must be a time such as 500ms, 90s, 5m, 2h or 1d")

@@ -49,8 +49,8 @@ def jobs(
 
     if state not in (None, *STATES):
         raise BadInput(f"--state {state}: must be one of {', '.join(STATES)}")
-    older_s = None if older_than is None else parse_duration(older_than, "--older-than")
-    since_s = None if since is None else parse_duration(since, "--since")
+    older_s = parse_duration(older_than, "--older-than")
+    since_s = parse_duration(since, "--since")
     notes = dict(map(_note, metadata)) if metadata else None
     override_settings(tenant=tenant, model_name=model)
     with open_client() as client:

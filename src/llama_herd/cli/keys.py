@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from llama_herd.cli.connection import denials_fixed_by, run_in_redis
+from llama_herd.cli.connection import denials_fixed_by, run_in_redis, tenant_of
 from llama_herd.cli.job_options import parse_duration
 from llama_herd.cli.terminal import say, show
 from llama_herd.errors import BadInput
@@ -48,13 +48,11 @@ def print_new_key(
 ) -> None:
     """Make a key and print it. It is stored as a hash: nobody can see it again."""
     from llama_herd.tasks.security.api_keys import KeyRole, create_key
-    from llama_herd.tasks.settings import Settings
 
     if role not in list(KeyRole):
         raise BadInput(f"--role {role}: must be one of {', '.join(KeyRole)}")
-    tenant = Settings.read(tenant=tenant).tenant if tenant else Settings.read().tenant
-    expires_s = None if expires is None else parse_duration(expires, "--expires")
-    show(_run_as_gatekeeper(create_key(name, tenant, KeyRole(role), max_priority, expires_s)))
+    expires_s = parse_duration(expires, "--expires")
+    show(_run_as_gatekeeper(create_key(name, tenant_of(tenant), KeyRole(role), max_priority, expires_s)))
 
 
 @keys.command("list")

@@ -26,7 +26,7 @@ def pause(
     """Let no worker take another job of a queue. Jobs are still accepted and wait, and running ones go on."""
     from llama_herd.cli.terminal import utc_text
 
-    for_s = None if for_ is None else parse_duration(for_, "--for")
+    for_s = parse_duration(for_, "--for")
     with _client_of(tenant) as client:
         name = _model_of(queue, model)
         until_ms = client.pause(name, for_s=for_s)

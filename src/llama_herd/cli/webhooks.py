@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llama_herd.cli.connection import denials_fixed_by, run_in_redis
+from llama_herd.cli.connection import denials_fixed_by, run_in_redis, tenant_of
 from llama_herd.cli.terminal import say, show, table_console
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def configure_webhooks(
     secret = None if secret_file is None else _secret(secret_file)
     overlap_s = 0 if at_once else setup.OVERLAP_S
     dialogue = setup.store_webhooks(
-        _tenant(tenant), url, host or [], jobs=jobs, secret=secret, renews=new_secret, overlap_s=overlap_s
+        tenant_of(tenant), url, host or [], jobs=jobs, secret=secret, renews=new_secret, overlap_s=overlap_s
     )
     with denials_fixed_by(BE_ADMINISTRATOR):
         made = run_in_redis(dialogue).secret
@@ -71,7 +71,7 @@ def show_webhooks(tenant: Tenant = None) -> None:
     from llama_herd.tasks.webhooks.setup import webhook_config_of
 
     with denials_fixed_by(BE_ADMINISTRATOR):
-        config = run_in_redis(webhook_config_of(_tenant(tenant)))
+        config = run_in_redis(webhook_config_of(tenant_of(tenant)))
     secrets = ("secret", "old_secret")
     facts = {name: value for name, value in asdict(config).items() if name not in secrets}
     print(json.dumps(facts | {"url": url_without_query(config.url)}))
@@ -83,7 +83,7 @@ def stop_webhooks(tenant: Tenant = None) -> None:
     from llama_herd.tasks.webhooks.setup import remove_webhooks
 
     with denials_fixed_by(BE_ADMINISTRATOR):
-        num = run_in_redis(remove_webhooks(_tenant(tenant)))
+        num = run_in_redis(remove_webhooks(tenant_of(tenant)))
     print(f"removed; {num} that were not delivered are forgotten")
 
 
@@ -96,7 +96,7 @@ def list_webhooks(
     """List what was not delivered yet, the first due first, then what was given up, and why."""
     from llama_herd.tasks.webhooks.setup import list_outbox
 
-    found = run_in_redis(list_outbox(_tenant(tenant), limit))
+    found = run_in_redis(list_outbox(tenant_of(tenant), limit))
     if as_json:
         for one in found:
             print(json.dumps(_facts(one)))
@@ -119,9 +119,9 @@ def retry_webhooks(
 
     if bool(checked_text(name, "the id")) == is_all:
         raise BadInput("herd webhooks retry needs an ID or --all. Fix: give one of them")
-    num = run_in_redis(setup.retry_all_webhooks(_tenant(tenant))) if is_all else 1
+    num = run_in_redis(setup.retry_all_webhooks(tenant_of(tenant))) if is_all else 1
     if not is_all:
-        run_in_redis(setup.retry_webhook(_tenant(tenant), name))
+        run_in_redis(setup.retry_webhook(tenant_of(tenant), name))
     print(f"due now: {num}")
 
 
@@ -141,7 +141,9 @@ def listen_for_webhooks(
     from llama_herd.tasks.webhooks.setup import webhook_config_of
     from llama_herd.tasks.webhooks.webhook_listener import WebhookListener
 
-    secret = _secret(secret_file) if secret_file else run_in_redis(webhook_config_of(_tenant(tenant))).secret
+    secret = (
+        _secret(secret_file) if secret_file else run_in_redis(webhook_config_of(tenant_of(tenant))).secret
+    )
     try:
         listener = WebhookListener(port, secret, lambda line: show(harmless(line).replace("\n", " ")))
     except OSError:
@@ -174,12 +176,6 @@ def _table(found: "list[ListedWebhook]") -> "FoldingTable":
         return entry.message, entry.type, state, utc_text(one.at_ms), str(entry.tries), entry.error or ""
 
     return FoldingTable(columns, map(cells, found))
-
-
-def _tenant(name: str | None) -> str:
-    from llama_herd.tasks.settings import Settings
-
-    return Settings.read(tenant=name).tenant if name else Settings.read().tenant
 
 
 def _secret(path: Path) -> str:
