@@ -23,10 +23,6 @@ class ModelSize(Protocol):
     """What is said of a model's size: in tokens, in bytes, and of the form of its weights."""
 
     @property
-    def max_length(self) -> int:
-        """Tokens of the longest sequence."""
-
-    @property
     def kv_cache_tokens(self) -> int: ...
 
     @property
@@ -95,7 +91,7 @@ class Standing:
             chats="yes" if self.maker.chat else "",
             sampling=json.dumps(self.maker.sampling) if self.maker.sampling else "",
             started_ms=self.started_ms,
-            max_length=min(self.plan.max_length, self.plan.kv_cache_tokens),
+            max_length=self.maker.room,
             running=stats.num_running,
             waiting=self.engine.num_waiting,
             steps=stats.num_steps,

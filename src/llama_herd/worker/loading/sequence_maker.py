@@ -112,7 +112,7 @@ class SequenceMaker:
         is_whole = job.sampling.truncate_prompt_tokens is None
         text = job.prompt if job.prompt is not None and is_whole else self.tokenizer.text_of(prompt_ids)
         info = self.tokenizer_info if job.tokenizer_info else None
-        return EchoedPrompt(tuple(prompt_ids), text, self._room, info)
+        return EchoedPrompt(tuple(prompt_ids), text, self.room, info)
 
     def close(self) -> None:
         """End the helper processes that render chats and judge grammars."""
@@ -121,7 +121,7 @@ class SequenceMaker:
             self.chat.close()
 
     @property
-    def _room(self) -> int:
+    def room(self) -> int:
         """Most tokens of prompt and output that there is room for."""
         return min(self.max_length, self.kv_cache_tokens)
 
@@ -148,7 +148,7 @@ class SequenceMaker:
         """The prompt, cut from the left if the job asks for it; a BOS at its front stays."""
         num_kept = params.truncate_prompt_tokens
         if num_kept == -1:
-            num_kept = max(1, self._room - max(1, params.max_tokens))  # one is drawn behind scores, too
+            num_kept = max(1, self.room - max(1, params.max_tokens))  # one is drawn behind scores, too
         if num_kept is None or len(prompt_ids) <= num_kept:
             return prompt_ids
         firsts = (self.tokenizer.bos_id, *self.tokenizer.first_ids[:1])
