@@ -203,8 +203,7 @@ class Heartbeat(threading.Thread):
 
     def _is_due(self, tenancy: Tenancy) -> bool:
         """Whether to tell a tenant now: each second while it has jobs here or is paused, and seldom else."""
-        is_held = tenancy.heard is None or tenancy.heard.is_paused or tenancy.heard.is_drained
-        is_active = bool(tenancy.claims) or tenancy.recent.tokens_per_s > 0 or is_held
+        is_active = bool(tenancy.claims) or tenancy.recent.tokens_per_s > 0 or tenancy.is_held
         interval_s = INTERVAL_S / 2 if is_active else IDLE_REPORT_S - INTERVAL_S / 2
         return monotonic() - self._reported_s.get(tenancy.tenant, -inf) >= interval_s
 

@@ -49,7 +49,7 @@ class Overflow:
         in_hand = tenancy.claims.in_hand()
         waiting = [attempt for attempt in in_hand if attempt.waits_for_room]
         # In a paused queue what is released would find no worker.
-        num_free = tenancy.num_free_elsewhere if waiting and not tenancy.is_paused else 0
+        num_free = tenancy.heard.num_free if waiting and not tenancy.heard.is_paused else 0
         was_shedding, tenancy.is_shedding = tenancy.is_shedding, num_free > 0 or self.gate.is_closed
         if self.away_s() >= tenancy.settings.engine_away_s:
             self._release(tenancy, in_hand, "jobs released, the engine's server is away")
@@ -62,7 +62,7 @@ class Overflow:
             num_released = min(len(waiting), (num_free + 1) // 2)
             newest = sorted(waiting, key=lambda attempt: attempt.claimed_s)[len(waiting) - num_released :]
             self._release(tenancy, newest, "jobs released to workers with room")
-        elif waiting and self._is_full and not tenancy.is_paused:
+        elif waiting and self._is_full and not tenancy.heard.is_paused:
             less_urgent = self._less_urgent(tenancy, in_hand, waiting)
             self._release(tenancy, less_urgent, "jobs released, more urgent ones wait in the queue")
         leaving = [attempt for attempt in in_hand if self.gate.must_leave(attempt)]

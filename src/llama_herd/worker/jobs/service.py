@@ -167,7 +167,7 @@ class Service:
     def watch(self, poller: Poller) -> None:
         """Note the connection by which messages come from now on."""
         poller.paused_queues = PausedQueues(self.tenancies, self._engine)
-        poller.num_others = lambda: max(one.num_others for one in self.tenancies)
+        poller.num_others = lambda: max(one.heard.num_others for one in self.tenancies)
         poller.num_idle_others = lambda: max(one.num_idle_others for one in self.tenancies)
         self._watchdog.watch(poller)
         self._heartbeat.watch(poller)

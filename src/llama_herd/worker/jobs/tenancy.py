@@ -36,6 +36,9 @@ log = structlog.get_logger(__name__)
 #: Most ids kept for one tenant; the oldest go first.
 MAX_IDS = 10_000
 
+#: In place of the heartbeat's first answer: nobody knows yet whether messages may be taken.
+UNHEARD = BeatAnswer(num_free=0, is_paused=False, is_drained=False)
+
 
 class RevokedIds:
     """One thread adds and drops ids, others look.
@@ -143,8 +146,8 @@ class Tenancy:
     figures: JobFigures = field(default_factory=JobFigures)
     #: Jobs whose message a sweep of this worker has pushed again.
     num_put_back: int = 0
-    #: What the heartbeat has heard last; None: nothing yet, so nobody knows whether messages may be taken.
-    heard: BeatAnswer | None = None
+    #: What the heartbeat has heard last.
+    heard: BeatAnswer = UNHEARD
     #: Since when this worker is drained, by time.monotonic; None: it is not.
     drained_since_s: float | None = None
     #: The bytes of Redis that ended jobs may keep; 0: no limit, None: not seen yet.
@@ -153,34 +156,24 @@ class Tenancy:
     is_shedding: bool = False
 
     @property
+    def is_held(self) -> bool:
+        """Whether the tenant wants no messages to be taken here, or has not said so far."""
+        return self.heard is UNHEARD or self.heard.is_paused or self.heard.is_drained
+
+    @property
     def takes_messages(self) -> bool:
         """Whether this worker is to take messages of the tenant's queue now."""
-        heard = self.heard
-        return not (self.is_shedding or heard is None or heard.is_paused or heard.is_drained)
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether nobody is to take jobs of the queue, so none that is handed back would find a worker."""
-        return self.heard is not None and self.heard.is_paused
-
-    @property
-    def num_free_elsewhere(self) -> int:
-        """Free rows of other workers, as the heartbeat has heard last."""
-        return 0 if self.heard is None else self.heard.num_free
-
-    @property
-    def num_others(self) -> int:
-        """The other workers that read the queue, as the heartbeat has heard last."""
-        return 0 if self.heard is None else self.heard.num_others
+        return not (self.is_shedding or self.is_held)
 
     @property
     def num_idle_others(self) -> int:
-        """How many of these have free rows, at most."""
-        return min(self.num_others, self.num_free_elsewhere)
+        """How many other workers that read the queue have free rows, at most."""
+        heard = self.heard
+        return min(heard.num_others, heard.num_free)
 
     def hear(self, answer: BeatAnswer) -> bool:
         """Take note of an answer to the heartbeat, and log what is new. Returns whether something is."""
-        before, self.heard = self.heard or BeatAnswer(0, False, False), answer
+        before, self.heard = self.heard, answer
         is_drained = answer.is_drained
         self.drained_since_s = (self.drained_since_s or monotonic()) if is_drained else None
         if answer.is_paused != before.is_paused:
