@@ -2,7 +2,7 @@
 
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -23,10 +23,9 @@ from llama_herd.tasks.openai.embeddings import HEAD, EmbeddingBody, tail, vector
 from llama_herd.tasks.openai.ranks import RankBody, RankList
 from llama_herd.tasks.protocol.events import End
 from llama_herd.tasks.protocol.result import Result
-from llama_herd.tasks.protocol.text_job import TextJob
 from llama_herd.tasks.settings import Settings
 
-T = TypeVar("T")
+B = TypeVar("B", bound=EmbeddingBody | RankBody)
 
 #: Vectors that are written together: those of the widest models take some tens of milliseconds.
 VECTORS_A_PART = 16
@@ -34,41 +33,38 @@ VECTORS_A_PART = 16
 
 async def create_embeddings(call: Call) -> "EmbeddingAnswer":
     """Make vectors of texts."""
-    asked, foreign = await call.read(lambda body: _read(EmbeddingBody, body, call))
-    return EmbeddingAnswer(call, asked, await _model(call, asked.jobs, foreign), asked.jobs, "input")
+    return EmbeddingAnswer(call, *await _asked(call, EmbeddingBody))
 
 
 async def rank_documents(call: Call) -> "RankAnswer":
     """Rank documents by how well they answer a query."""
-    asked, foreign = await call.read(lambda body: _read(RankBody, body, call))
-    return RankAnswer(call, asked, await _model(call, asked.jobs, foreign), asked.jobs, "documents")
+    return RankAnswer(call, *await _asked(call, RankBody))
 
 
-def _read(kind: Callable[[dict[str, Any], Settings], T], body: dict[str, Any], call: Call) -> tuple[T, str]:
-    """A request, and the name of a model that none can have here, if it has one."""
-    foreign = foreign_model(body)
-    return kind({**body, "model": None} if foreign else body, call.queue.settings), foreign
+async def _asked(call: Call, kind: Callable[[dict[str, Any], Settings], B]) -> tuple[B, str]:
+    """A request, and the model that it asks, once its caller may. Raises Problem, and InvalidJob."""
 
+    def read(body: dict[str, Any]) -> tuple[B, str]:
+        foreign = foreign_model(body)  # a name that no model can have here
+        return kind({**body, "model": None} if foreign else body, call.queue.settings), foreign
 
-async def _model(call: Call, jobs: Sequence[TextJob], foreign: str) -> str:
-    """The model that is asked, once the caller may ask it. Raises Problem, and InvalidJob."""
-    call.caller.check_priority(jobs[0].priority)
-    call.charge(len(jobs) - 1)
-    model = foreign or jobs[0].model or await call.queue.only_model()
+    asked, foreign = await call.read(read)
+    call.caller.check_priority(asked.jobs[0].priority)
+    call.charge(len(asked.jobs) - 1)
+    model = foreign or asked.jobs[0].model or await call.queue.only_model()
     await call.queue.check_model(model)
-    return model
+    return asked, model
 
 
-class TextAnswer(Generic[T]):
+class TextAnswer(Generic[B]):
     """The ASGI app that submits jobs with texts, waits for all, and answers with what they came to."""
 
-    def __init__(self, call: Call, asked: T, model: str, jobs: Sequence[TextJob], source: str) -> None:
-        """source: where the request has its texts."""
+    def __init__(self, call: Call, asked: B, model: str) -> None:
         self._context, self._client = call.context, call.queue
-        self._asked, self._model, self._jobs, self._source = asked, model, jobs, source
+        self._asked, self._model = asked, model
         self._traceparent = traceparent_of(call.headers)
         first = str(uuid.uuid4())
-        self._ids = [first, *(f"{first}.{number}" for number in range(1, len(jobs)))]
+        self._ids = [first, *(f"{first}.{number}" for number in range(1, len(asked.jobs)))]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._context.concurrency.slots(self._client.settings.tenant):
@@ -96,7 +92,7 @@ class TextAnswer(Generic[T]):
                     "traceparent": self._traceparent,
                     "ignore_result": True,  # nobody would read Celery's copy of the vectors
                 }
-                for job, job_id in zip(self._jobs, self._ids, strict=True)
+                for job, job_id in zip(self._asked.jobs, self._ids, strict=True)
             ]
         )
         for outcome in outcomes:
@@ -109,9 +105,9 @@ class TextAnswer(Generic[T]):
         No vectors are kept meanwhile: those of a whole request may be many MiB.
         """
         num_tokens = first = 0
-        for job_id, job in zip(self._ids, self._jobs, strict=True):
+        for job_id, job in zip(self._ids, self._asked.jobs, strict=True):
             async for events in self._client.events(job_id):
-                check_end(events, self._source, first)
+                check_end(events, self._asked.source, first)
                 ends = [event for event in events if isinstance(event, End)]
                 num_tokens += sum(end.usage.prompt_tokens for end in ends if end.usage)
             first += job.num_texts

@@ -4,7 +4,7 @@ Source: OpenAI's API reference for embeddings.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 from pydantic import Field
 
@@ -14,10 +14,10 @@ from llama_herd.tasks.openai.other_fields import unknown_fields
 from llama_herd.tasks.protocol.chat import json_text
 from llama_herd.tasks.protocol.embedding_job import TEXT_SOURCES, EmbeddingJob, sources_of
 from llama_herd.tasks.protocol.result import Result, floats_of
-from llama_herd.tasks.protocol.text_job import MAX_TEXTS, count_from, num_texts_of
+from llama_herd.tasks.protocol.text_job import MAX_TEXTS, TextJob, count_from, num_texts_of
 from llama_herd.tasks.settings import Settings
 
-T = TypeVar("T")
+J = TypeVar("J", bound=TextJob)
 
 EMBEDDINGS: Literal["/v1/embeddings"] = "/v1/embeddings"
 #: Where the rows of a batch may go.
@@ -31,11 +31,28 @@ SAME = ("model", "dimensions", "priority", "prompt_name", "truncate")
 KNOWN = ("input", "encoding_format", "user", *SAME)
 
 
-class EmbeddingBody:
-    """A request, read and checked: its jobs, and whether the answer is to have Base64.
+class TextBody(Generic[J]):
+    """A request of many texts, read and checked: its jobs. source: where it has its texts.
 
     A null counts as absent. Raises InvalidJob with every wrong field.
     """
+
+    source: ClassVar[str]
+    jobs: list[J]
+
+    @property
+    def only_job(self) -> J:
+        """The job, where there may be one alone. Raises InvalidJob."""
+        if len(self.jobs) > 1:
+            message = f"is too much for one row, which may have {MAX_TEXTS} texts. Fix: several rows"
+            raise InvalidJob([FieldError(self.source, message)])
+        return self.jobs[0]
+
+
+class EmbeddingBody(TextBody[EmbeddingJob]):
+    """A request for vectors, and whether these are to be Base64."""
+
+    source = "input"
 
     def __init__(self, body: Mapping[str, Any], settings: Settings) -> None:
         given = {name: value for name, value in body.items() if value is not None}
@@ -44,7 +61,7 @@ class EmbeddingBody:
         if given.get("encoding_format", "float") not in ENCODINGS:
             errors.append(FieldError("encoding_format", f"must be {' or '.join(ENCODINGS)}"))
         inputs = _inputs_of(given.get("input"), errors)
-        self.jobs: list[EmbeddingJob] = []
+        self.jobs = []
         fields = {name: given[name] for name in SAME if name in given}
         first = 0
         for source in sources_of(inputs, settings.max_prompt_bytes) if inputs else ():
@@ -55,19 +72,6 @@ class EmbeddingBody:
             first += num_texts_of(source)
         if errors:
             raise InvalidJob(list(dict.fromkeys(errors)))
-
-    @property
-    def only_job(self) -> EmbeddingJob:
-        """The job, where there may be one alone. Raises InvalidJob."""
-        return only_job(self.jobs, "input")
-
-
-def only_job(jobs: Sequence[T], field: str) -> T:
-    """The job of a request with one alone. Raises InvalidJob, with the field that has the texts."""
-    if len(jobs) > 1:
-        message = f"is too much for one row, which may have {MAX_TEXTS} texts. Fix: several rows"
-        raise InvalidJob([FieldError(field, message)])
-    return jobs[0]
 
 
 def _inputs_of(given: Any, errors: list[FieldError]) -> Sequence[Any]:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.openai.answer_schema import AnswerModel
-from llama_herd.tasks.openai.embeddings import only_job
+from llama_herd.tasks.openai.embeddings import TextBody
 from llama_herd.tasks.openai.other_fields import unknown_fields
 from llama_herd.tasks.protocol.ranking_job import RankingJob, best_first, check_top_n, ranking_sources
 from llama_herd.tasks.protocol.text_job import count_from
@@ -23,11 +23,10 @@ SAME = ("model", "priority")
 KNOWN = ("query", "documents", "top_n", "return_documents", "user", *SAME)
 
 
-class RankBody:
-    """A request, read and checked: its jobs, how many documents are wanted, and whether with their texts.
+class RankBody(TextBody[RankingJob]):
+    """A request for ranks: how many documents are wanted, and whether with their texts."""
 
-    A null counts as absent. Raises InvalidJob with every wrong field.
-    """
+    source = "documents"
 
     def __init__(self, body: Mapping[str, Any], settings: Settings) -> None:
         given = {name: value for name, value in body.items() if value is not None}
@@ -42,7 +41,7 @@ class RankBody:
         if not isinstance(given.get("query"), str) or not given["query"]:
             errors.append(FieldError("query", "must be a text that is not empty"))
         self.documents = _documents_of(given.get("documents"), errors)
-        self.jobs: list[RankingJob] = []
+        self.jobs = []
         if not errors:
             sources = ranking_sources(given["query"], self.documents, settings.max_prompt_bytes)
             fields = {name: given[name] for name in SAME if name in given}
@@ -53,11 +52,6 @@ class RankBody:
                     raise count_from(sum(job.num_texts for job in self.jobs), error) from None
         if errors:
             raise InvalidJob(list(dict.fromkeys(errors)))
-
-    @property
-    def only_job(self) -> RankingJob:
-        """The job, where there may be one alone. Raises InvalidJob."""
-        return only_job(self.jobs, "documents")
 
 
 def _documents_of(given: Any, errors: list[FieldError]) -> list[str]:
