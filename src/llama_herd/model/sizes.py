@@ -41,16 +41,9 @@ def longest_past(max_length: int, window: int) -> int:
     return min(max_length, window - 1) if window else max_length
 
 
-def attend_bytes(
-    config: LlamaConfig, item_bytes: int, max_length: int, *, consecutive: bool, is_paged: bool = False
-) -> int:
-    """The most that `attend` takes besides its result, when no sequence is longer than `max_length`.
-
-    `is_paged`: a kernel reads the pages where they lie, so nothing is gathered and no score is kept.
-    """
+def attend_bytes(config: LlamaConfig, item_bytes: int, max_length: int, *, consecutive: bool) -> int:
+    """The most that `attend` takes besides its result, when no sequence is longer than `max_length`."""
     H, K, D = config.num_heads, config.num_kv_heads, config.head_dim
-    if is_paged:
-        return 0
     longest = pages_for(max_length) * PAGE_TOKENS
     capping = 3 * H * FLOAT32_BYTES if config.score_cap else 0  # a score of each head, thrice
     if consecutive:  # one span at a time: its mask as numbers, and its keys and values once more

@@ -76,8 +76,9 @@ class StepMemory:
     def attention_bytes(self, max_length: int) -> int:
         """The larger of `attend` and the copies of a prompt's pages in one layer; and what kernels take."""
         copies = 2 * max_length * self.config.num_kv_heads * self.config.head_dim * self.item_bytes
-        sizes = (self.config, self.item_bytes, max_length)
-        attending = attend_bytes(*sizes, consecutive=self.consecutive, is_paged=self.is_paged)
+        attending = 0  # where a kernel reads pages as they lie, nothing is gathered and no score is kept
+        if not self.is_paged:
+            attending = attend_bytes(self.config, self.item_bytes, max_length, consecutive=self.consecutive)
         native = 0
         if self.consecutive:
             rows = self.slots * SHORT_TOKENS * native_row_bytes(self.config, max_length)
