@@ -33,7 +33,10 @@ class AttentionKernel(Protocol):
         """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
 
     def __call__(self, q: Tensor, cached: Tensor, seen: Seen, out: Tensor, scoring: Scoring) -> None:
-        """Write what the seen rows of q (T, H, D) attend to into theirs of `out` (T, H, D)."""
+        """Write what the seen rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
+
+        `cached` are a layer's keys and values (2, K, pages, PAGE_TOKENS, D).
+        """
 
 
 class PrefillKernel(Protocol):
@@ -43,7 +46,10 @@ class PrefillKernel(Protocol):
         """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
 
     def __call__(self, q: Tensor, cached: Tensor, spans: SeenSpans, out: Tensor, scoring: Scoring) -> None:
-        """Write what the spans' rows of q (T, H, D) attend to into theirs of `out` (T, H, D)."""
+        """Write what the spans' rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
+
+        `cached` are a layer's keys and values (2, K, pages, PAGE_TOKENS, D).
+        """
 
 
 def attend(

@@ -37,17 +37,12 @@ class AttentionCall(ctypes.Structure):
 
 
 class Attention(LibraryPart):
-    """A library that attends to single tokens' keys."""
+    """`AttentionKernel` by a library."""
 
     def takes(self, q: Tensor, cached: Tensor) -> bool:
-        """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
         return q.dtype in DTYPES and attention_takes(q, cached)
 
     def __call__(self, q: Tensor, cached: Tensor, seen: Seen, out: Tensor, scoring: Scoring) -> None:
-        """Write what the seen rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
-
-        `cached` are a layer's keys and values (2, K, pages, PAGE_TOKENS, D).
-        """
         call = attention_call(q.shape[1], cached, seen, scoring, self.threads)
         call.q, call.q_stride, call.y = q.data_ptr(), q.stride(0), out.data_ptr()
         if not self.library.herd_attend(ctypes.byref(call), q.dtype is torch.bfloat16):
@@ -55,17 +50,12 @@ class Attention(LibraryPart):
 
 
 class PrefillAttention(LibraryPart):
-    """A library that attends to the keys of long spans, which are prompts, in bfloat16."""
+    """`PrefillKernel` by a library, in bfloat16."""
 
     def takes(self, q: Tensor, cached: Tensor) -> bool:
-        """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
         return q.dtype is torch.bfloat16 and attention_takes(q, cached)
 
     def __call__(self, q: Tensor, cached: Tensor, spans: SeenSpans, out: Tensor, scoring: Scoring) -> None:
-        """Write what the spans' rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
-
-        `cached` are a layer's keys and values (2, K, pages, PAGE_TOKENS, D).
-        """
         call = attention_call(q.shape[1], cached, spans.first, scoring, self.threads)
         call.q, call.q_stride, call.y = q.data_ptr(), q.stride(0), out.data_ptr()
         if not self.library.herd_attend_spans(ctypes.byref(call), spans.num_tokens.data_ptr()):

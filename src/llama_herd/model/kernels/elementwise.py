@@ -35,14 +35,12 @@ class RowKernels(Protocol):
 
 
 class Elementwise(LibraryPart):
-    """A library that normalises and gates."""
+    """`RowKernels` by a library."""
 
     def takes(self, x: Tensor) -> bool:
-        """Whether it is made for such rows."""
         return x.dim() == 2 and x.dtype in DTYPES and x.device.type == "cpu" and x.is_contiguous()
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """x (T, C) / sqrt(mean(x^2) + eps) * weight (C,), which is float32."""
         y = torch.empty_like(x)
         pointers = (x.data_ptr(), weight.data_ptr(), y.data_ptr())
         self.library.herd_norm(*pointers, *x.shape, eps, x.dtype is torch.bfloat16, self.threads)
@@ -51,12 +49,10 @@ class Elementwise(LibraryPart):
     def norm_of_sum(
         self, x: Tensor, added: Tensor, weight: Tensor, eps: float, alpha: float
     ) -> tuple[Tensor, Tensor]:
-        """x + alpha * added, and that normalised: (T, C) each."""
         total = torch.add(x, added, alpha=alpha)
         return total, self.norm(total, weight, eps)
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
-        """silu(gate) * up, (T, F) out of (T, F + F)."""
         rows, columns = gate_up.shape
         y = gate_up.new_empty(rows, columns // 2)
         pointers = (gate_up.data_ptr(), y.data_ptr())

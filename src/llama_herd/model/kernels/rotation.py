@@ -33,7 +33,11 @@ class RotationKernel(Protocol):
     def __call__(
         self, qkv: Tensor, cos: Tensor, sin: Tensor, cached: Tensor, cells: Tensor, norm: HeadNorm | None
     ) -> None:
-        """Turn queries in qkv (T, H + K + K, D) by cos and sin (T, 1, D); keep turned keys, and values."""
+        """Turn queries and keys in qkv (T, H + K + K, D) by cos and sin (T, 1, D); keep keys and values.
+
+        Queries and keys are normalised before, if there is a norm. `cached` are a layer's
+        (2, K, pages, PAGE_TOKENS, D), `cells` (T,) say where in it they go.
+        """
 
 
 class RotationCall(ctypes.Structure):
@@ -48,10 +52,9 @@ class RotationCall(ctypes.Structure):
 
 
 class Rotation(LibraryPart):
-    """A library that normalises and turns queries and keys and writes into a cache."""
+    """`RotationKernel` by a library."""
 
     def takes(self, qkv: Tensor, cached: Tensor, norm: HeadNorm | None = None) -> bool:
-        """Whether it is made for qkv (T, H + K + K, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
         page_tokens, head_dim = cached.shape[3:]
         return (
             qkv.dtype == cached.dtype
@@ -71,11 +74,6 @@ class Rotation(LibraryPart):
         cells: Tensor,
         norm: HeadNorm | None = None,
     ) -> None:
-        """Turn queries and keys in qkv (T, H + K + K, D) by cos and sin (T, 1, D); keep keys and values.
-
-        Queries and keys are normalised before, if there is a norm. `cached` are a layer's
-        (2, K, pages, PAGE_TOKENS, D), `cells` (T,) say where in it they go.
-        """
         call = rotation_call(qkv.shape[1] - 2 * cached.shape[1], cos, sin, cached, cells)
         call.qkv = qkv.data_ptr()
         if norm is not None:

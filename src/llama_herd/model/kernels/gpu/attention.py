@@ -157,19 +157,14 @@ MAX_SPLITS, PROGRAMS_A_PROCESSOR = 32, 4
 
 @dataclass(frozen=True)
 class TritonAttention:
-    """Attention on a card with so many processors."""
+    """`AttentionKernel` on a card with so many processors."""
 
     num_processors: int
 
     def takes(self, q: Tensor, cached: Tensor) -> bool:
-        """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
         return q.dtype in DTYPES and are_readable(q, cached)
 
     def __call__(self, q: Tensor, cached: Tensor, seen: Seen, out: Tensor, scoring: Scoring) -> None:
-        """Write what the seen rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
-
-        `cached` are a layer's keys and values (2, K, pages, PAGE_TOKENS, D).
-        """
         num_splits = self.num_splits(len(seen.rows), cached.shape[1], len(seen.pages))
         for launch in launches(q, cached, seen, out, num_splits, scoring):
             launch()

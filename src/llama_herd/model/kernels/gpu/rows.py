@@ -101,14 +101,12 @@ TURNED_HEADS = 8
 
 @dataclass(frozen=True)
 class TritonElementwise:
-    """Normalises and gates rows on a card."""
+    """`RowKernels` on a card."""
 
     def takes(self, x: Tensor) -> bool:
-        """Whether it is made for such rows."""
         return x.dim() == 2 and x.dtype in DTYPES and x.is_contiguous() and x.shape[1] <= 2 * MAX_COLUMNS
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """x (T, C) / sqrt(mean(x^2) + eps) * weight (C,), which is float32."""
         y = torch.empty_like(x)
         normalising(x, weight, y, eps)()
         return y
@@ -116,13 +114,11 @@ class TritonElementwise:
     def norm_of_sum(
         self, x: Tensor, added: Tensor, weight: Tensor, eps: float, alpha: float
     ) -> tuple[Tensor, Tensor]:
-        """x + alpha * added, and that normalised: (T, C) each."""
         total, y = torch.empty_like(x), torch.empty_like(x)
         adding(x, added.contiguous(), weight, total, y, eps, alpha)()
         return total, y
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
-        """silu(gate) * up, (T, F) out of (T, F + F)."""
         y = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
         gating(gate_up, y)()
         return y
@@ -130,10 +126,9 @@ class TritonElementwise:
 
 @dataclass(frozen=True)
 class TritonRotation:
-    """Turns queries and keys and writes into a cache on a card."""
+    """`RotationKernel` on a card, without norms."""
 
     def takes(self, qkv: Tensor, cached: Tensor, norm: HeadNorm | None = None) -> bool:
-        """Whether it is made for qkv (T, H + K + K, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
         page_tokens, head_dim = cached.shape[3:]
         return (
             norm is None
@@ -153,10 +148,6 @@ class TritonRotation:
         cells: Tensor,
         norm: HeadNorm | None = None,
     ) -> None:
-        """Turn queries in qkv (T, H + K + K, D) by cos and sin (T, 1, D); keep turned keys, and values.
-
-        `cached` are a layer's (2, K, pages, PAGE_TOKENS, D), `cells` (T,) say where in it they go.
-        """
         turning(qkv, cos.contiguous(), sin.contiguous(), cached, cells)()
 
 

@@ -102,17 +102,12 @@ TILES = {256: (64, 64), 512: (32, 32), 1024: (16, 16)}
 
 @dataclass(frozen=True)
 class TritonSpanAttention:
-    """Attention of prompts on a card."""
+    """`PrefillKernel` on a card."""
 
     def takes(self, q: Tensor, cached: Tensor) -> bool:
-        """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
         return q.dtype in DTYPES and are_readable(q, cached)
 
     def __call__(self, q: Tensor, cached: Tensor, spans: SeenSpans, out: Tensor, scoring: Scoring) -> None:
-        """Write what the spans' rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
-
-        `cached` are a layer's keys and values (2, K, pages, PAGE_TOKENS, D).
-        """
         attending(q, cached, spans, out, scoring)()
 
 
