@@ -2,7 +2,7 @@
 
 import socket
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -30,7 +30,8 @@ def health(
     else:
         complaint = _complaint_in_redis(name)
     if complaint:
-        _fail(complaint)
+        say(complaint)
+        raise typer.Exit(1)
 
 
 def run_health() -> None:
@@ -66,8 +67,3 @@ def _complaint_in_redis(name: str | None) -> str:
     states = (f"{one.name} is {one.shown_state}: {TROUBLE.get(one.state, 'not ready')}" for one in here)
     complaints = dict.fromkeys(complaint for one in here for complaint in one.complaints)
     return "; ".join((*states, *complaints))
-
-
-def _fail(complaint: str) -> NoReturn:
-    say(complaint)
-    raise typer.Exit(1)
