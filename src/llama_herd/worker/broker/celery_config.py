@@ -27,37 +27,24 @@ from llama_herd.worker.settings import WorkerSettings
 LINK_TRIES = 300
 
 
-class BrokerClasses(NamedTuple):
-    """Ours in the place of kombu's, by name."""
+class RedisClasses(NamedTuple):
+    """Ours in the place of kombu's and Celery's for one kind of Redis, by name."""
 
-    #: The transport that brings messages.
-    queue_transport: str
-    #: The transport for messages that this process sends.
-    tenant_transport: str
-
-
-class ResultBackends(NamedTuple):
-    """Ours in the place of Celery's, by name."""
-
-    #: In the Redis of the jobs.
-    beside_jobs: str
-    #: In another one.
-    remote: str
+    queue_transport: str  # brings messages
+    tenant_transport: str  # for messages that this process sends
+    results: str  # in the Redis of the jobs
+    remote_results: str  # in another one
 
 
-_PLAIN = BrokerClasses(
+_PLAIN = RedisClasses(
     "llama_herd.worker.broker.queue_transport:QueueTransport",
     "llama_herd.worker.broker.tenant_channel:TenantTransport",
-)
-_SENTINEL = BrokerClasses(
-    "llama_herd.worker.broker.sentinel_transport:SentinelQueueTransport",
-    "llama_herd.worker.broker.sentinel_transport:SentinelTenantTransport",
-)
-_PLAIN_RESULTS = ResultBackends(
     "llama_herd.worker.broker.result_backend:ResultBackend",
     "llama_herd.worker.broker.result_backend:RemoteResultBackend",
 )
-_SENTINEL_RESULTS = ResultBackends(
+_SENTINEL = RedisClasses(
+    "llama_herd.worker.broker.sentinel_transport:SentinelQueueTransport",
+    "llama_herd.worker.broker.sentinel_transport:SentinelTenantTransport",
     "llama_herd.worker.broker.sentinel_transport:SentinelResultBackend",
     "llama_herd.worker.broker.sentinel_transport:RemoteSentinelResultBackend",
 )
@@ -66,7 +53,7 @@ _SENTINEL_RESULTS = ResultBackends(
 SWITCH_INTERVAL_S = 0.0005
 
 
-def broker_classes() -> BrokerClasses:
+def broker_classes() -> RedisClasses:
     return _SENTINEL if process.has_sentinels() else _PLAIN
 
 
@@ -124,8 +111,8 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
 
 def result_backend(own: Settings) -> str:
     """The name of the class that stores results."""
-    kinds = _SENTINEL_RESULTS if is_sentinel(own.results_url) else _PLAIN_RESULTS
-    return kinds.remote if own.keeps_results_elsewhere else kinds.beside_jobs
+    kinds = _SENTINEL if is_sentinel(own.results_url) else _PLAIN
+    return kinds.remote_results if own.keeps_results_elsewhere else kinds.results
 
 
 def insist_on_results(app: Celery, own: Settings) -> None:
