@@ -153,6 +153,14 @@ def test_a_header_over_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.
         GGUFFile.open(path)
 
 
+def test_a_whole_tokenizer_json_may_stand_in_a_key_of_its_own(tmp_path: Path) -> None:
+    """GGUF's description names the key. Those of Llama 3 have 9 MB."""
+    path, text = tmp_path / "whole.gguf", "x" * (2**20 + 1)
+    path.write_bytes(raw_gguf(key("tokenizer.huggingface.json", Value.STRING, string(text))))
+    with GGUFFile.open(path) as file:
+        assert file.metadata["tokenizer.huggingface.json"] == text
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("num_files", [200, pytest.param(2_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("type", ["F32", "Q4_K Q6_K IQ2_XXS"])

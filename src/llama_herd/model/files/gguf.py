@@ -28,6 +28,8 @@ MAX_KEYS = 4_096
 MAX_KEY_BYTES = 256
 MAX_NAME_BYTES = 128
 MAX_STRING_BYTES = 1 << 20
+#: Of a whole tokenizer.json, which nobody here reads: what counts stands in keys of its own.
+MAX_TOKENIZER_JSON_BYTES = 32 << 20
 MAX_ARRAY_LENGTH = 1 << 20
 MAX_DIMS = 4
 MAX_DIM = 1 << 31
@@ -38,6 +40,7 @@ DEFAULT_ALIGNMENT = 32
 
 #: Keys of what people say of a file, which need not be UTF-8.
 NOTES_PREFIX = "general."
+TOKENIZER_JSON_KEY = "tokenizer.huggingface.json"
 
 #: Types of old files, which llama.cpp itself reads no longer.
 REMOVED_TYPES = {
@@ -177,6 +180,8 @@ def _read_metadata(cursor: Cursor, num_keys: int, metadata: dict[str, MetaValue]
         value_type = cursor.u32(f"value type of {quoted(key)}")
         if key == ALIGNMENT_KEY:
             metadata[key] = _read_alignment(cursor, value_type)
+        elif key == TOKENIZER_JSON_KEY and value_type == GGUFValueType.STRING:
+            metadata[key] = cursor.string(MAX_TOKENIZER_JSON_BYTES, key)
         else:
             is_note = key.startswith(NOTES_PREFIX)
             metadata[key] = _read_value(cursor, value_type, quoted(key), "replace" if is_note else "strict")
