@@ -16,10 +16,17 @@ from tests.tiny import tiny_config, tiny_vocabulary
 
 Json = dict[str, Any]
 ABSENT = "absent"
-WORD, BEYOND = "word", 9_999
+WORD, BYTE, BEYOND = "word", "byte", 9_999
 START, END = "<start_of_turn>", "<end_of_turn>"
 #: Ids that a key may name, as the width in which it is written and a value.
-IDS = (ABSENT, (Kind.UINT32, "own"), (Kind.UINT32, BEYOND), (Kind.UINT32, WORD), (Kind.UINT64, "own"))
+IDS = (
+    ABSENT,
+    (Kind.UINT32, "own"),
+    (Kind.UINT32, BEYOND),
+    (Kind.UINT32, WORD),
+    (Kind.UINT32, BYTE),
+    (Kind.UINT64, "own"),
+)
 
 #: Every way, by what it is about.
 AXES: Mapping[str, tuple[Any, ...]] = {
@@ -109,6 +116,7 @@ def _token_keys(choice: Json, tokens: list[str], types: list[int], scores: list[
     own = {"bos": tokens.index("<s>"), "eos": tokens.index("</s>"), "eot": tokens.index(END)}
     own["unknown"] = tokens.index("<unk>")
     word = tokens.index("a")
+    byte = tokens.index("<0x0A>") if choice["kind"] == "llama" else word
     keys = [
         key("tokenizer.ggml.model", Kind.STRING, string(choice["kind"])),
         array("tokenizer.ggml.tokens", Kind.STRING, len(tokens), b"".join(map(string, tokens))),
@@ -126,7 +134,7 @@ def _token_keys(choice: Json, tokens: list[str], types: list[int], scores: list[
     for name in ("bos", "eos", "eot", "unknown", "padding"):
         if choice[name] != ABSENT:
             width, value = choice[name]
-            token_id = {"own": own.get(name, 0), WORD: word}.get(value, value)
+            token_id = {"own": own.get(name, 0), WORD: word, BYTE: byte}.get(value, value)
             keys.append(key(f"tokenizer.ggml.{name}_token_id", width, struct.pack(_WIDTHS[width], token_id)))
     for name in ("add_bos_token", "add_eos_token"):
         if choice[name] != ABSENT:

@@ -53,6 +53,15 @@ def test_a_word_of_such_a_name_is_text_and_an_end_that_no_text_becomes_is_none()
     assert ends("</s>", kind=TokenType.NORMAL, eos=256) == {"</s>"}
 
 
+@pytest.mark.parametrize("role", ["bos", "eos", "eot", "unknown"])
+def test_a_byte_in_a_role_stays_a_byte_of_texts(role: str) -> None:
+    """As in llama.cpp: a file that names one by mistake loses nothing."""
+    tokenizer = Tokenizer.from_metadata(Metadata(values("</s>", **{"eos": 256, role: 10})))
+    assert 10 in tokenizer.encode("a\nb", add_bos=False)
+    assert tokenizer.decode([10]) == "\n"
+    assert (10 in tokenizer.eos_ids) == (role in ("eos", "eot"))
+
+
 def test_code_ends_where_a_key_says_and_else_by_its_names() -> None:
     assert ends("<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<|fim_prefix|>") == {
         "<|fim_pad|>",

@@ -96,7 +96,7 @@ class Vocabulary:
         meant = SPM_IDS.get(key, len(self.tokens)) if self._is_spm else len(self.tokens)
         if stated is not None or meant >= len(self.tokens):
             return stated
-        is_text = self.types[meant] in (TokenType.BYTE, TokenType.USER_DEFINED) or self._is_word(meant)
+        is_text = self.types[meant] == TokenType.USER_DEFINED or self._is_word(meant)
         return None if is_text else meant
 
     def _read_ends(self) -> frozenset[int]:
@@ -154,8 +154,10 @@ class Vocabulary:
         ]
 
     def _is_word(self, token_id: int) -> bool:
-        """Whether texts become this token by themselves: it is one character, or a join of two."""
+        """Whether texts become this token by themselves: it is a byte, one character, or a join of two."""
         token = self.tokens[token_id]
+        if self.types[token_id] == TokenType.BYTE:
+            return True
         if self.types[token_id] != TokenType.NORMAL:
             return False
         if len(token) == 1:
