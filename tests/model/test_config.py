@@ -325,6 +325,17 @@ def test_a_granite_without_rope_is_refused() -> None:
         LlamaConfig.from_metadata(Metadata(values))
 
 
+def test_a_yarn_may_state_that_it_is_a_whole_one() -> None:
+    """llama.cpp's converter copies the key from a config.json, where transformers does not read it."""
+    yarn = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0}
+    key = "rope__scaling__yarn_ext_factor"
+    assert from_gguf(**yarn, **{key: 1.0}) == from_gguf(**yarn)
+    with pytest.raises(ModelFileError, match=r"yarn_ext_factor is 0.5, which is not supported"):
+        from_gguf(**yarn, **{key: 0.5})
+    with pytest.raises(ModelFileError, match=r"yarn_ext_factor' is 1.0, which is not supported"):
+        from_gguf(rope__scaling__factor=4.0, **{key: 1.0})
+
+
 def test_an_attention_factor_of_yarn_counts_for_more_than_its_formula() -> None:
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1_024}
     assert family_json("qwen2", rope_scaling=yarn).rope_scaling.gain == pytest.approx(1.13863, abs=1e-5)

@@ -61,6 +61,11 @@ def gguf_scaling(metadata: Metadata, prefix: str, pairs: Pairs, context: int) ->
     if kind == "linear":
         return RopeScaling(linear_divisors(pairs, factor), own_gain)
     if kind == "yarn":
+        share = number("yarn_ext_factor", 1.0)  # of the slowing that is done, beside none
+        if share != 1:
+            raise metadata.error(
+                f"{prefix}.scaling.yarn_ext_factor", f"is {share}, which is not supported", HELP
+            )
         return RopeScaling(yarn_divisors(pairs, factor, context, fast, slow), gain * own_gain)
     raise metadata.error(f"{prefix}.scaling.type", f"is {quoted(kind)}, which is not supported", HELP)
 
