@@ -172,6 +172,15 @@ def test_what_has_expired_counts_no_more_and_what_lives_on_does(herd: Herd) -> N
     assert set(herd.redis.hkeys(KEPT)) == {b"bytes", b"from"}
 
 
+@pytest.mark.parametrize("first", ["-inf", "-1e17", "nan", "inf", "1e308", "soon", ""])
+def test_no_first_hour_that_somebody_has_written_holds_up_redis(herd: Herd, first: str) -> None:
+    """A script that counts hours from one at which one more is the same would never end."""
+    herd.redis.hset(KEPT, mapping={"from": first, "limit": 10**6})
+    herd.submit("a")
+    end_here(herd, "a")
+    assert 0 < counts(herd).kept_bytes < 10**6
+
+
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=strategies.lists(

@@ -46,7 +46,8 @@ class LongStream:
 def _of_another_type() -> Iterator[Attack]:
     """Each key that a producer may write to, as what it is not."""
     lists = [QUEUE + lane for lane in LANES]
-    ledger = [KEYS.key(name) for name in ("pending", "delayed", "leases", "waiting")]
+    ledger = [KEYS.key(name) for name in ("pending", "delayed", "leases", "waiting", "served", "ended")]
+    ledger += [KEYS.key(name) for name in ("failed", "untold", "kept", "outbox", "outbox:entries", "webhook")]
     ledger += [KEYS.key(f"pending:{name}") for name in (QUEUE, "deadlines")]
     bindings = [f"_kombu.binding{kind}.{QUEUE}" for kind in ("", "_permanent")]
     for key in lists + bindings + ledger:
@@ -99,6 +100,10 @@ FORGERIES = [
     Attack("jobs that no claim can read", _forgeries(due_ms="soon")),
     FOREIGN,
     Attack("a job that has been due for ever", _forged("f", due_ms=-(10**300))),
+    Attack(
+        "ended jobs that have been kept for ever",
+        [("HSET", KEYS.key("kept"), "from", "-inf"), *_forged("f", deadline_ms=1)],
+    ),
     Attack("a job of fewer than no tokens", _forged("f", n=-1)),
     Attack("a job of fewer than no starts", _forged("f", starts=-2)),
     Attack(

@@ -20,9 +20,11 @@ local function last_hour(now, life_ms)
 end
 
 -- The first hour that counts, and the hours since then in which something has expired, with its bytes: some weeks at most.
+-- Producers may write `from`: a loop from -inf, or from where one more is the same number, would never end.
 local function expired_hours(key, now)
   local this_hour = math.floor(now / HOUR_MS)
-  local from = tonumber(redis.call('HMGET', key.kept, 'from')[1]) or this_hour + 1
+  local from = tonumber(redis.call('HMGET', key.kept, 'from')[1])
+  if not (from and from >= 0) then from = this_hour + 1 end
   local to, found = math.min(this_hour, from + MOST_HOURS), {}
   for hour = from, to do
     local bytes = tonumber(redis.call('HMGET', key.kept, hour)[1])
