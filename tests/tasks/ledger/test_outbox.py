@@ -294,6 +294,22 @@ def test_what_is_due_is_taken_once_and_comes_again_if_nobody_settles_it(told: He
     assert run_call(told.redis, OUTBOX.due(10, 60_000)) == [entry]
 
 
+@pytest.mark.parametrize(
+    ("field", "number"),
+    [pytest.param("ended_ms", 10**400, id="late"), ("ended_ms", -1), ("tries", -100)],
+)
+def test_an_entry_with_a_number_that_nobody_reckons_with_is_left_out(
+    told: Herd, field: str, number: int
+) -> None:
+    """Producers may write entries. An error at one would end the round of the sender, for all tenants."""
+    for job_id in ("a", "b"):
+        told.submit(job_id)
+        run_call(told.redis, told.ledger.cancel(job_id))
+    forged = json.loads(told.redis.hget("herd:default:outbox:entries", "msg_a")) | {field: number}
+    told.redis.hset("herd:default:outbox:entries", "msg_a", json.dumps(forged))
+    assert [entry.id for entry in run_call(told.redis, OUTBOX.due(10, 60_000))] == ["b"]
+
+
 def test_what_was_given_up_is_tried_anew(told: Herd) -> None:
     run_to_the_end(told, "a")
     (entry,) = run_call(told.redis, OUTBOX.due(10, 60_000))

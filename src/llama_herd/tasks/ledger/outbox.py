@@ -23,6 +23,8 @@ _RETRY = Script("outbox_retry")
 #: The keys of what waits and of what was given up.
 _LISTS = {"waiting": "outbox", "dead": "outbox:dead"}
 _OPTIONAL_FIELDS = ("finish_reason", "url", "error", "secret")
+#: No time and no number of tries that we write is this large.
+_TOO_LARGE = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,10 @@ class WebhookEntry:
             facts = json.loads(raw)
             given = {fact: str(facts[fact]) for fact in _OPTIONAL_FIELDS if fact in facts}
             words = {fact: str(facts[fact]) for fact in ("type", "id", "state")}
-            return cls(name, ended_ms=int(facts["ended_ms"]), tries=int(facts["tries"]), **words, **given)
+            numbers = {fact: int(facts[fact]) for fact in ("ended_ms", "tries")}
+            if not all(0 <= number < _TOO_LARGE for number in numbers.values()):
+                raise ValueError  # producers may write entries, and such a number breaks what reckons with it
+            return cls(name, **numbers, **words, **given)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             raise RecordUnreadable(
                 f"the webhook {name} cannot be read: this version has not written it. "
