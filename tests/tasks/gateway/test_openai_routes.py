@@ -260,6 +260,24 @@ def test_other_models_are_not_found_while_one_is_served(gateway: GatewayThread, 
     assert gateway.ask("GET", "/v1/models/other").status == 404
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [(COMPLETIONS, {"prompt": "x"}), ("/tokenize", {"prompt": "x"}), ("/v1/embeddings", {"input": "x"})],
+)
+def test_who_names_no_model_is_told_which_one_was_taken(
+    gateway: GatewayThread, redis: Redis, path: str, body: dict[str, str]
+) -> None:
+    for model in ("large", "small"):
+        status = WorkerStatus(name=model, state="ready", model=model, device="none", slots=1)
+        run_call(redis, Reports().report_worker(status))
+    found = gateway.ask("POST", path, body)
+    assert (found.status, found.error["code"], found.error["param"]) == (404, "model_not_found", "model")
+    assert found.error["message"] == (
+        "the request names no model, and no worker serves tales, which this gateway takes then. Served are: "
+        "large, small. Fix: name one of these, or set HERD_MODEL_NAME of the gateway"
+    )
+
+
 def test_a_model_tells_what_all_of_its_workers_take(redis_url: str, redis: Redis) -> None:
     kinds = {"a": (9_000, 4096), "b": (5_000, 8192), "c": (0, 0)}
     for name, (started_ms, most) in kinds.items():

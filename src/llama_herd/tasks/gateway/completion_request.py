@@ -70,6 +70,7 @@ class CompletionRequest:
         caller.check_priority(self.jobs[0].priority)
         self.key = idempotency_key_of(headers)
         self.keeps_jobs = keeps_jobs_of(headers, "stay" if self.key else settings.gateway_on_disconnect)
+        self.names_model = bool(foreign or self.jobs[0].model)
         self.model = foreign or self.jobs[0].model or settings.default_model
         self.traceparent = traceparent_of(headers)
         self.num_bytes = check_answer_size(endpoint, self.jobs)

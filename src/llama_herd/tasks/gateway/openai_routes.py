@@ -39,7 +39,7 @@ async def _complete(endpoint: Endpoint, call: Call) -> CompletionAnswer:
     settings, caller = call.queue.settings, call.caller
     asked = await call.read(lambda body: CompletionRequest(endpoint, body, call.headers, settings, caller))
     call.charge(len(asked.jobs) - 1)
-    await call.queue.check_model(asked.model)
+    await call.queue.check_model(asked.model, is_named=asked.names_model)
     return CompletionAnswer(call, asked)
 
 
@@ -77,7 +77,7 @@ async def _told(call: Call, asked: TokenizeRequest | DetokenizeRequest | Tokeniz
     """The app that submits the job, and answers with what it says of its prompt."""
     context, client = call.context, call.queue
     model = asked.job.model or await client.only_model()
-    await client.check_model(model)
+    await client.check_model(model, is_named=bool(asked.job.model))
     job = asked.job.model_copy(update={"model": model})
     traceparent = traceparent_of(call.headers)
 

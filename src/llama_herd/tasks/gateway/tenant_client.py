@@ -130,13 +130,13 @@ class TenantClient:
         is_clear = len(models) == 1 and not self.settings.model_name
         return models[0] if is_clear else self.settings.default_model
 
-    async def check_model(self, model: str) -> None:
-        """Raise Problem if nobody would take a job for this model."""
+    async def check_model(self, model: str, *, is_named: bool = True) -> None:
+        """Raise Problem if nobody would take a job for this model. is_named: by the request."""
         models = await self.models()
         if not models:
             raise Problem(503, "no_worker", "no worker is up", "model", PASSES)
         if model not in models:
-            raise model_not_found(model, models)
+            raise model_not_found(model, models) if is_named else _own_model_not_found(model, models)
 
     def reading(
         self, job_id: str, *, after: int | str = 0, asks_place: bool = False
@@ -184,3 +184,12 @@ def model_not_found(model: str, models: list[str]) -> Problem:
     """The problem of a request for a model that is not among those that are served."""
     served, meant = ", ".join(models) or "none", did_you_mean(close_models(model, models)) or "."
     return not_found(f"no worker serves this model{meant} Served are: {served}", "model_not_found", "model")
+
+
+def _own_model_not_found(model: str, models: list[str]) -> Problem:
+    """The same of a request that names no model."""
+    message = (
+        f"the request names no model, and no worker serves {model}, which this gateway takes then. Served "
+        f"are: {', '.join(models)}. Fix: name one of these, or set HERD_MODEL_NAME of the gateway"
+    )
+    return not_found(message, "model_not_found", "model")

@@ -51,8 +51,9 @@ async def _asked(call: Call, kind: Callable[[dict[str, Any], Settings], B]) -> t
     asked, foreign = await call.read(read)
     call.caller.check_priority(asked.jobs[0].priority)
     call.charge(len(asked.jobs) - 1)
-    model = foreign or asked.jobs[0].model or await call.queue.only_model()
-    await call.queue.check_model(model)
+    named = foreign or asked.jobs[0].model
+    model = named or await call.queue.only_model()
+    await call.queue.check_model(model, is_named=bool(named))
     return asked, model
 
 

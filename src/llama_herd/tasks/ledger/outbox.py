@@ -62,10 +62,10 @@ class WebhookEntry:
             facts = json.loads(raw)
             given = {fact: str(facts[fact]) for fact in _OPTIONAL_FIELDS if fact in facts}
             words = {fact: str(facts[fact]) for fact in ("type", "id", "state")}
-            numbers = {fact: int(facts[fact]) for fact in ("ended_ms", "tries")}
-            if not all(0 <= number < _TOO_LARGE for number in numbers.values()):
+            ended_ms, tries = int(facts["ended_ms"]), int(facts["tries"])
+            if not (0 <= ended_ms < _TOO_LARGE and 0 <= tries < _TOO_LARGE):
                 raise ValueError  # producers may write entries, and such a number breaks what reckons with it
-            return cls(name, **numbers, **words, **given)
+            return cls(name, ended_ms=ended_ms, tries=tries, **words, **given)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             raise RecordUnreadable(
                 f"the webhook {name} cannot be read: this version has not written it. "
