@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -184,6 +185,24 @@ def test_a_worker_that_does_not_answer_in_time_is_none(monkeypatch: pytest.Monke
         told = invoke("health", HERD_METRICS_PORT=str(port))
     assert told.exit_code == 1
     assert f"the worker at 127.0.0.1:{port} does not answer: timed out" in told.stderr
+
+
+def test_all_that_are_silent_take_no_longer_than_one_and_hide_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(health_port, "TIMEOUT_S", 0.4)
+    monkeypatch.setattr(health_port, "PATIENCE_S", 0.05)
+    with answering(LOADING, Health.ready()) as ready, ExitStack() as stack:
+        first = port_before(NUM_PORTS)
+        for port in range(first, first + 8):
+            stack.enter_context(socket.create_server(("127.0.0.1", port)))
+        began_s = monotonic()
+        told = invoke("health", HERD_METRICS_PORT=str(first))
+        assert monotonic() - began_s < 2 * 0.4
+        assert f"the worker at 127.0.0.1:{first} does not answer: timed out" in told.stderr
+        with suppress(OSError):  # a silent one before those that answer, if its port is free
+            stack.enter_context(socket.create_server(("127.0.0.1", ready - 1)))
+        assert invoke("health", HERD_METRICS_PORT=str(ready - 1)).exit_code == 0
 
 
 def test_without_a_port_or_with_a_name_redis_is_asked(redis: Redis, redis_url: str) -> None:

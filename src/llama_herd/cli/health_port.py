@@ -6,11 +6,15 @@ imported here, and nothing large.
 
 import os
 import socket
+from select import select
+from time import monotonic
 
 #: Ports that are asked: that of the settings, and the next ones, which further workers of --gpus take.
 NUM_PORTS = 16
-#: How long an answer may take on a busy machine; shorter than what the files of containers allow.
+#: How long all answers may take on a busy machine; shorter than what the files of containers allow.
 TIMEOUT_S = 8.0
+#: How long one is waited for before the next port is asked, too.
+PATIENCE_S = 0.5
 
 #: Addresses to listen at that are none to call.
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -26,26 +30,58 @@ def complaint_at(port: int) -> str:
     """Why no worker at this port or one of the next is ready; empty: one is."""
     given = os.environ.get("HERD_METRICS_HOST", "127.0.0.1")
     host = _ANY.get(given, given)
-    complaints = []
+    end_s = monotonic() + TIMEOUT_S
+    asked: dict[socket.socket, int] = {}  # those that have not answered, and their ports
+    complaints: dict[int, str] = {}
     for one in range(port, min(port + NUM_PORTS, 1 << 16)):
         try:
-            status, body = _ask(host, one)
+            asked[_ask(host, one)] = one
         except ConnectionRefusedError:
             continue
         except OSError as error:
-            complaints.append(f"the worker at {host}:{one} does not answer: {error}")
-            continue
-        if status == "200" and '"ready"' in body:
+            complaints[one] = f"the worker at {host}:{one} does not answer: {error}"
+        if _is_ready(asked, complaints, min(end_s, monotonic() + PATIENCE_S)):
             return ""
-        complaints.append(_reason(status, body))
-    return complaints[0] if complaints else f"no worker answers at {host}:{port}: it begins, or has ended"
+    if _is_ready(asked, complaints, end_s):
+        return ""
+    complaints |= {one: f"the worker at {host}:{one} does not answer: timed out" for one in asked.values()}
+    return complaints[min(complaints)] if complaints else _nobody(host, port)
 
 
-def _ask(host: str, port: int) -> tuple[str, str]:
-    """The status and the body of a worker's answer. Raises OSError."""
-    with socket.create_connection((host, port), TIMEOUT_S) as one:
-        one.sendall(b"GET /health/ready HTTP/1.0\r\n\r\n")
-        answer = b""
+def _nobody(host: str, port: int) -> str:
+    return f"no worker answers at {host}:{port}: it begins, or has ended"
+
+
+def _ask(host: str, port: int) -> socket.socket:
+    """A connection at which a worker has been asked. Raises OSError."""
+    one = socket.create_connection((host, port), PATIENCE_S)
+    one.sendall(b"GET /health/ready HTTP/1.0\r\n\r\n")
+    return one
+
+
+def _is_ready(asked: dict[socket.socket, int], complaints: dict[int, str], until_s: float) -> bool:
+    """Whether one of those that were asked says until then that it is ready. Who answers is asked no more."""
+    while asked:
+        heard, _, _ = select(list(asked), [], [], max(0, until_s - monotonic()))
+        for one in heard:
+            port = asked.pop(one)
+            try:
+                status, body = _answer(one)
+            except OSError as error:
+                complaints[port] = f"the worker at port {port} does not answer: {error}"
+                continue
+            if status == "200" and '"ready"' in body:
+                return True
+            complaints[port] = _reason(status, body)
+        if not heard:
+            break
+    return False
+
+
+def _answer(one: socket.socket) -> tuple[str, str]:
+    """The status and the body of an answer that has begun. Raises OSError."""
+    answer = b""
+    with one:
         while part := one.recv(4096):
             answer += part
     head, _, body = answer.decode(errors="replace").partition("\r\n\r\n")
