@@ -8,11 +8,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import torch
 from redis import Redis
 
+from llama_herd.cli.doctor.redis_checks import to_set
 from llama_herd.extras import install_command
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.model.kernels.build import best_library
@@ -101,9 +103,25 @@ def test_a_redis_that_forgets_is_named_with_the_fix(redis: Redis, redis_url: str
         redis.config_set("maxmemory", "0")
         redis.config_set("maxmemory-policy", "noeviction")
     state, detail, fix = found["eviction"]
-    assert (state, fix) == ("fail", "redis-cli CONFIG SET maxmemory-policy noeviction")
+    port = urlsplit(redis_url).port
+    assert (state, fix) == ("fail", f"redis-cli -p {port} CONFIG SET maxmemory-policy noeviction")
     assert "allkeys-lru" in detail
-    assert found["persistence"][::2] == ("warn", "redis-cli CONFIG SET appendonly yes")
+    state, _, fix = found["persistence"]
+    assert (state, fix.split(";")[0]) == ("warn", "start it by herd redis --dir FOLDER")
+    assert fix.endswith(f", redis-cli -p {port} CONFIG SET appendonly yes")
+
+
+@pytest.mark.parametrize(
+    ("url", "command"),
+    [
+        ("redis://127.0.0.1/0", "redis-cli CONFIG SET a b"),
+        ("redis://me:secret@localhost:6379/0", "redis-cli -h localhost CONFIG SET a b"),
+        ("rediss://me@herd.example:7000/0", "redis-cli --tls -h herd.example -p 7000 CONFIG SET a b"),
+        ("sentinel://one,two/0?master=m", "redis-cli CONFIG SET a b, at the primary"),
+    ],
+)
+def test_a_fix_says_which_redis_it_is_for(url: str, command: str) -> None:
+    assert to_set(url, "a b") == command
 
 
 def test_a_full_redis_is_named_with_the_fix(redis: Redis, redis_url: str) -> None:

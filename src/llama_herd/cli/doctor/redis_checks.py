@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from redis import Redis
 from redis.exceptions import (
@@ -67,7 +68,7 @@ def check_redis(url: str) -> list[Finding]:
     version = _check_version(url, greeting, info)
     if info is None:
         return [version, *(Finding(subject, "warn", *_UNSEEN) for subject in ("eviction", "persistence"))]
-    return [version, _check_eviction(info), _check_persistence(info)]
+    return [version, _check_eviction(url, info), _check_persistence(url, info)]
 
 
 def check_results(settings: WorkerSettings) -> Iterator[Finding]:
@@ -111,7 +112,17 @@ def _check_version(url: str, greeting: Mapping[str, Any], info: Mapping[str, Any
     return Finding("redis", "fail", f"{version} at {masked(url)}", f"take Redis {needed} or newer, or Valkey")
 
 
-def _check_eviction(info: Mapping[str, Any]) -> Finding:
+def to_set(url: str, setting: str) -> str:
+    """The command that changes a setting of this Redis: redis-cli has to be told which one is meant."""
+    parts = urlsplit(url)
+    if not parts.scheme.startswith("redis"):  # Sentinels know it
+        return f"redis-cli CONFIG SET {setting}, at the primary"
+    host = f"-h {parts.hostname} " if parts.hostname and local_port(url) is None else ""
+    port = f"-p {parts.port} " if parts.port not in (None, 6379) else ""
+    return f"redis-cli {'--tls ' * (parts.scheme == 'rediss')}{host}{port}CONFIG SET {setting}"
+
+
+def _check_eviction(url: str, info: Mapping[str, Any]) -> Finding:
     policy, max_bytes = info.get("maxmemory_policy", "unknown"), info.get("maxmemory", 0)
     limit = f"maxmemory {max_bytes:,} bytes" if max_bytes else "no maxmemory"
     if policy == "noeviction":
@@ -119,15 +130,18 @@ def _check_eviction(info: Mapping[str, Any]) -> Finding:
             return Finding("eviction", "fail", f"none, {limit}, all in use: no job is accepted", _ROOM)
         return Finding("eviction", "ok", f"none, {limit}")
     detail = f"policy {policy}, {limit}: a full Redis drops accepted jobs and streams"
-    fix = "redis-cli CONFIG SET maxmemory-policy noeviction"
+    fix = to_set(url, "maxmemory-policy noeviction")
     return Finding("eviction", "fail" if max_bytes else "warn", detail, fix)
 
 
-def _check_persistence(info: Mapping[str, Any]) -> Finding:
+def _check_persistence(url: str, info: Mapping[str, Any]) -> Finding:
     if info.get("aof_enabled"):
         return Finding("persistence", "ok", "append-only file")
     detail = "no append-only file: accepted jobs are lost when Redis ends"
-    return Finding("persistence", "warn", detail, "redis-cli CONFIG SET appendonly yes")
+    fix = to_set(url, "appendonly yes")
+    if local_port(url) is not None:  # that of `herd redis` keeps nothing beyond its own end, whatever is set
+        fix = f"start it by herd redis --dir FOLDER; or, if it is none of herd redis, {fix}"
+    return Finding("persistence", "warn", detail, fix)
 
 
 def _check_port(url: str) -> list[Finding]:
