@@ -62,6 +62,11 @@ def test_a_queue_that_one_tenant_has_paused_silences_no_other() -> None:
     assert [dict(one)["tenant"] for one in evaluate(queries["HerdQueueNotServed"], told)] == ["u"]
 
 
+def test_every_alert_is_rung_by_the_cases() -> None:
+    cases = CASES.read_text()
+    assert [alert["alert"] for alert in ALERTS if f'alertname="{alert["alert"]}"}}' not in cases] == []
+
+
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool command")
 def test_every_alert_rings_when_it_should() -> None:

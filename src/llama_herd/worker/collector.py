@@ -127,6 +127,8 @@ def _life(figures: WorkerFigures) -> Iterator[Row]:
     yield counter, "jobs_put_back", "Jobs whose message this worker has pushed again.", put_back
     unread = "Messages in lists that links of jobs went into and from which nobody has taken one for 30 s."
     yield gauge, "unread_links", unread, figures.num_unread_links
+    later = "Celery tasks held until their ETA, if these take the places of jobs; else 0."
+    yield gauge, "later_tasks", later, figures.num_later_tasks
     fenced = "Events that were refused, since another worker has the job."
     yield counter, "fenced_writes", fenced, jobs.num_fenced
     repeated = "Calls repeated, since Redis did not answer or was full."

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from redis import Redis
 
-from llama_herd.local.redis_server import EmbeddedRedis
+from llama_herd.local.redis_server import EmbeddedRedis, free_port
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.message import queue_name
@@ -41,7 +42,7 @@ def status_of(client: Client) -> WorkerStatus:
 def start(server: EmbeddedRedis, tmp_path: Path) -> Callable[..., WorkerProcess]:
     model = write_tiny_gguf(tmp_path / "m.gguf")
 
-    def start(tenants: str) -> WorkerProcess:
+    def start(tenants: str, metrics_port: int = 0) -> WorkerProcess:
         return WorkerProcess(
             server.url,
             model,
@@ -51,6 +52,7 @@ def start(server: EmbeddedRedis, tmp_path: Path) -> Callable[..., WorkerProcess]
             model_name="m",
             slots=1,
             tenants=tenants,
+            metrics_port=metrics_port,
         )
 
     return start
@@ -59,7 +61,8 @@ def start(server: EmbeddedRedis, tmp_path: Path) -> Callable[..., WorkerProcess]
 def test_tasks_that_take_all_places_of_jobs_are_told_of(
     start: Callable[..., WorkerProcess], server: EmbeddedRedis
 ) -> None:
-    with start("") as worker, Client(server.url, model="m") as client:
+    port = free_port()
+    with start("", port) as worker, Client(server.url, model="m") as client:
         send_for_later(server.url, "default", 1000)
         wait_until(lambda: client.status().depth == 0, "it holds as many as it may", PATIENCE_S)
         assert client.result(client.submit(prompt="x"), timeout_s=PATIENCE_S).text
@@ -69,6 +72,9 @@ def test_tasks_that_take_all_places_of_jobs_are_told_of(
         told = TOLD.format(num=1009)
         wait_until(lambda: told in "".join(status_of(client).complaints), "it says so", PATIENCE_S)
         assert status_of(client).num_free == 0
+        assert (
+            b'herd_later_tasks{model_name="m"} 1009.0' in urlopen(f"http://127.0.0.1:{port}/metrics").read()
+        )
         assert client.job(client.submit(prompt="x")).state == "queued"
         assert worker.log.count("tasks with an ETA take the places of jobs") == 1
         shown = invoke("status", HERD_REDIS_URL=server.url).stdout

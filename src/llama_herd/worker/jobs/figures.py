@@ -150,5 +150,6 @@ class WorkerFigures:
     grammars: GrammarFigures
     num_put_back: int  # jobs whose message this worker's sweeps have pushed again
     num_unread_links: int  # messages in lists from which nobody takes links
+    num_later_tasks: int  # tasks of others that it holds until their ETA in the places of jobs
     num_waiting_steps: int  # steps that wait for Redis
     lag_s: float  # age of the oldest events that Redis does not have

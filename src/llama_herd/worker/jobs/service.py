@@ -196,6 +196,7 @@ class Service:
             grammars=self._model.maker.grammars.figures,
             num_put_back=sum(tenancy.num_put_back for tenancy in tenancies),
             num_unread_links=sum(one.num_messages for each in tenancies for one in self._links.unread(each)),
+            num_later_tasks=sum(self.standing.watchdog.later.found.values()),
             num_waiting_steps=publisher.num_waiting,
             lag_s=publisher.lag_s,
         )
