@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from llama_herd.errors import NotPermitted, RedisUnavailable, SettingsError
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.tasks.connection.complaint import SIGNS, error_sign, redis_complaint
+from llama_herd.tasks.connection.complaint import SIGNS, error_sign, redis_complaint, wrong_type_of
 from llama_herd.tasks.connection.connect import connect, connect_async, redis_errors
 from llama_herd.tasks.connection.redis_url import complete_url
 from tests.tls import Identity, TlsFront, needs_openssl
@@ -67,6 +67,7 @@ SIGNED = (
     exceptions.ResponseError("ACL failure in script: no permissions"),
     exceptions.NoScriptError("No matching script"),
     exceptions.ResponseError("user_script:22: WRONGTYPE herd.m\x06\x16low holds set; script: 0ab, on 1"),
+    wrong_type_of(["herd:default:kept"]),
     exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'"),
     exceptions.ResponseError("-OOM command not allowed when used memory > 'maxmemory', script: 0ab, on 1"),
     exceptions.ResponseError("MISCONF Redis is configured to save RDB snapshots"),

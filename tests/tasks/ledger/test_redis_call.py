@@ -79,6 +79,13 @@ def test_an_error_of_one_call_leaves_the_others_alone(redis: Redis) -> None:
         run_call(redis, submit("a"))
 
 
+def test_an_error_at_a_spoilt_key_names_the_keys_of_its_call(redis: Redis) -> None:
+    """Redis says neither which key holds another type, nor which one was asked for."""
+    redis.set("herd:default:ended", "x")
+    with pytest.raises(ResponseError, match='WRONGTYPE one of "herd:default:ended"'):
+        run_call(redis, JobLists().members("ended", None, 1))
+
+
 def test_no_calls_no_answers(redis: Redis) -> None:
     assert run_calls(redis, []) == []
 

@@ -4,7 +4,7 @@ import json
 import re
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import redis
@@ -81,6 +81,9 @@ _PLACE_IN_SCRIPT = re.compile(r"Error running script \(call to \w+\): |@?user_sc
 _DENIED = "The user executing the script can't|ACL failure in script|NOPERM "
 #: How `queue.lua` names a queue and its key that holds no list, and what that holds, unless it may not ask.
 _NO_LIST = re.compile(r"WRONGTYPE ((\S+?)(?:\x06\x16\w+)?) holds (\S*);")
+#: How `wrong_type_of` names the keys of a call; and most of them: those of the whole tenant come first.
+_WRONG_TYPE = re.compile(r"WRONGTYPE one of (.*)")
+MAX_NAMED_KEYS = 12
 
 
 def redis_complaint(error: RedisError, *, is_tls: bool = False) -> str:
@@ -125,6 +128,26 @@ def _no_list_complaint(error: RedisError) -> str:
     """Say which list of a job's queue is none."""
     key, queue, held = _NO_LIST.findall(str(error))[0]
     return f"cannot take jobs of {queue}: {no_list(key, held)}"
+
+
+def names_key(error: ResponseError) -> bool:
+    """Whether Redis's error about a key of another type says which key that is."""
+    return _NO_LIST.search(str(error)) is not None
+
+
+def wrong_type_of(keys: Sequence[str]) -> ResponseError:
+    """The error of a call with these keys, one of which holds another type: Redis does not say which."""
+    more = ", ..." if len(keys) > MAX_NAMED_KEYS else ""
+    return ResponseError(f"WRONGTYPE one of {', '.join(map(quoted, keys[:MAX_NAMED_KEYS]))}{more}")
+
+
+def _wrong_type_complaint(error: RedisError) -> str:
+    """Say among which keys one is spoilt, with the fix."""
+    keys = _WRONG_TYPE.findall(str(error))[0]
+    return (
+        f"has a key that is not what we keep there (WRONGTYPE), one of: {keys}. Fix: look at each by TYPE, "
+        "and delete or rename the one that somebody else has written"
+    )
 
 
 def _timeout_complaint(error: RedisError) -> str:
@@ -192,6 +215,7 @@ SIGNS = (
     ErrorSign(RedisError, denied_complaint, _DENIED),
     ErrorSign(NoScriptError, NO_SCRIPT),
     ErrorSign(ResponseError, _no_list_complaint, _NO_LIST.pattern),
+    ErrorSign(ResponseError, _wrong_type_complaint, _WRONG_TYPE.pattern),
     ErrorSign(OutOfMemoryError, FULL),
     ErrorSign(RedisError, FULL, "OOM command not allowed"),  # met by a script
     ErrorSign(RedisError, NO_DISK, "MISCONF "),

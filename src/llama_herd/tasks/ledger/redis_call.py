@@ -18,8 +18,9 @@ import redis.asyncio
 from redis.exceptions import NoScriptError, RedisError, ResponseError, TryAgainError
 
 from llama_herd.errors import RecordUnreadable
+from llama_herd.tasks.connection.complaint import names_key, wrong_type_of
 from llama_herd.tasks.connection.connect import no_cancel_lost, take_cancel
-from llama_herd.tasks.connection.temporary_errors import is_read_only
+from llama_herd.tasks.connection.temporary_errors import is_read_only, is_wrong_type
 from llama_herd.tasks.ledger.script import Script
 
 T = TypeVar("T")
@@ -224,7 +225,7 @@ def _commands_of_calls(calls: Sequence[RedisCall[T]]) -> Commands[list[T | Respo
 
 def _answer(call: RedisCall[T], reply: Any) -> T | ResponseError:
     if isinstance(reply, ResponseError):
-        return reply
+        return wrong_type_of(call.keys) if is_wrong_type(reply) and not names_key(reply) else reply
     try:
         return call.parse(reply)
     except _PARSE_ERRORS as error:
