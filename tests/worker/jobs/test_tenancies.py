@@ -15,8 +15,10 @@ from llama_herd.tasks.protocol.message import Envelope, queue_name
 from llama_herd.worker import process
 from llama_herd.worker.jobs import heartbeat
 from llama_herd.worker.jobs.heartbeat import FRESH_S
+from llama_herd.worker.jobs.preparer import LONG_S
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.loading.loaded_model import LoadedModel
+from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import wait_until
 from tests.worker.jobs.sent_message import SentMessage
@@ -97,6 +99,39 @@ def test_a_tenant_without_jobs_here_is_told_of_the_worker_seldom(
     a_second_of(service)
     again = [redis.hget(one.ledger.key("worker:worker@test"), "beat_ms") for one in service.tenancies]
     assert [before != after for before, after in zip(beats, again, strict=True)] == [True, False]
+
+
+def test_a_tenant_whose_job_takes_long_to_make_ready_lets_the_others_go_first(
+    redis: Redis, services: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever sends many forms that take a second each holds up everybody, one after the other."""
+    service = services(2)
+    first, other = (one.ledger for one in service.tenancies)
+    begun: list[str] = []
+    passes = threading.Semaphore(0)
+    sequences = SequenceMaker.sequences
+
+    def held_up(maker: SequenceMaker, job_id: str, *args: Any) -> Any:
+        begun.append(job_id)
+        passes.acquire()
+        return sequences(maker, job_id, *args)
+
+    monkeypatch.setattr(SequenceMaker, "sequences", held_up)
+    service.start_engine()
+    service.start_threads()
+    try:
+        for number in range(4):
+            service.take(submit(redis, first, f"a{number}"))
+        wait_until(lambda: begun, "the first is made ready")
+        long_since_s = monotonic() + 2 * LONG_S
+        wait_until(lambda: monotonic() > long_since_s, "that takes long")
+        service.take(submit(redis, other, "b"))
+        passes.release(10)
+        wait_until(lambda: is_done(redis, first, "a3") and is_done(redis, other, "b"), "all have ended")
+    finally:
+        passes.release(10)
+        service.drain(0.0, lambda: None)
+    assert begun[:2] == ["a0", "b"]
 
 
 def test_many_tenants_have_the_threads_of_one(redis: Any, services: Any) -> None:

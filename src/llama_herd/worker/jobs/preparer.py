@@ -39,6 +39,9 @@ MAX_LOT = 16
 #: later. So no job is passed for ever.
 HEAD_START_S = 10.0
 
+#: A job that takes so long to make ready lets the jobs of other tenants go before the next ones of its own.
+LONG_S = 0.1
+
 
 class OpenedJob(NamedTuple):
     """A claimed job with its stream, which has no sequences yet."""
@@ -71,6 +74,8 @@ class Preparer:
     _held: list[OpenedJob] = field(init=False, default_factory=list)  # in the order of their turns
     _noted: list[OpenedJob] = field(init=False, default_factory=list)
     _lot: deque[OpenedJob] = field(init=False, default_factory=deque)  # noted jobs that have not begun
+    #: By tenant: claimed since then, the jobs of others go first.
+    _yields_until_s: dict[str, float] = field(init=False, default_factory=dict)
 
     @property
     def is_holding(self) -> bool:
@@ -79,19 +84,38 @@ class Preparer:
 
     def hold(self, opened: OpenedJob) -> None:
         """Take a job; `begin_one` begins it when its turn comes and the gate lets it in."""
-        insort(self._held, opened, key=lambda one: one.turn)
+        insort(self._held, opened, key=self._turn)
 
     def begin_one(self) -> bool:
         """Begin the next job. False if none may begin now."""
-        if self._lot and self._held and self._held[0].turn < self._lot[0].turn:
+        if self._lot and self._held and self._turn(self._held[0]) < self._turn(self._lot[0]):
             self._hold_again()
         if not self._lot and not self._open_lot():
             return False
         if self._lot:
             opened = self._lot.popleft()
             if not self._has_ended(opened.attempt):
+                began_s = monotonic()
                 self._begin(opened)
+                self._let_others_go_first(opened, began_s)
         return True
+
+    def _turn(self, opened: OpenedJob) -> tuple[bool, float, float]:
+        """As the job's own, but behind what its tenant owes the others."""
+        is_last, turn_s = opened.turn
+        yields_s = self._yields_until_s.get(opened.attempt.tenant, turn_s)
+        return is_last, max(turn_s, yields_s), turn_s
+
+    def _let_others_go_first(self, opened: OpenedJob, began_s: float) -> None:
+        """Let a tenant whose job took long give as much time to the others, who had to wait for it.
+
+        Else a few dozen forms that take a second each would hold up everybody, one after the other.
+        """
+        now_s = monotonic()
+        if len(self.tenancies.queues) > 1 and now_s - began_s > LONG_S:
+            self._yields_until_s[opened.attempt.tenant] = now_s + (now_s - began_s)
+            self._hold_again()
+            self._held.sort(key=self._turn)
 
     def stop(self) -> None:
         """Take all notes back."""
