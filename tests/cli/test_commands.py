@@ -248,7 +248,7 @@ def test_status_counts_jobs_and_workers(redis: Redis, redis_url: str) -> None:
     with Client(redis_url) as client:
         client.submit(prompt="a llama")
     shown = invoke("status", HERD_REDIS_URL=redis_url).stdout
-    assert "1 messages in herd.tales; 1 jobs waiting, 0 running" in shown
+    assert "1 message in herd.tales; 1 job waiting, 0 running" in shown
     assert "a@b" in shown
     assert "3/4" in shown
     found = json.loads(invoke("status", "--json", HERD_REDIS_URL=redis_url).stdout)

@@ -51,7 +51,7 @@ SHOWN = {
     "old type": Shown([("Q4_0_4_4", 1, 32, 128), SMALL], "EOS 2", GIVEN_UP),
     "one part": Shown(PARTS_TYPES, "split.count 3", "Fetch it as well: hf download", num_tokens=None),
     "cut off": Shown([F32], "llama.block_count 1", "needs 8 bytes, 2 are left"),
-    "safetensors alone": Shown([F32], "F32 1 tensors", "a part of a model", "a safetensors file", None),
+    "safetensors alone": Shown([F32], "F32 1 tensor", "a part of a model", "a safetensors file", None),
     "unknown family": Shown(
         [("F8_E4M3", 1, 32, 32)],
         "model_type bert",

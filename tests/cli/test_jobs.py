@@ -117,7 +117,8 @@ def test_a_queue_is_cancelled_only_by_somebody_who_is_sure(redis_url: str) -> No
         refused = invoke("cancel", "--queue", "m", HERD_REDIS_URL=redis_url)
         assert refused.exit_code == 2
         assert (
-            refused.stderr == "herd: 3 jobs of model m wait or run. Fix: --yes cancels them without asking\n"
+            refused.stderr
+            == "herd: 3 jobs of model m would be cancelled. Fix: --yes cancels without asking\n"
         )
         assert client.status().pending == 3
     done = invoke("cancel", "--queue", "m", "--yes", HERD_REDIS_URL=redis_url)

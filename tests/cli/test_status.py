@@ -69,7 +69,7 @@ def test_a_mistyped_queue_of_bare_messages_is_shown_to_whoever_names_it(redis: R
     assert "no worker has taken its bare message" in shown.stderr
     assert "herd status --model NAME" in shown.stderr
     found = invoke("status", "--model", "taels", HERD_REDIS_URL=redis_url).stdout
-    assert "1 messages in herd.taels" in found
+    assert "1 message in herd.taels" in found
     assert "no worker serves taels: its jobs wait. Did you mean tales? Served are: tales" in found
     assert "no worker of taels is up" in found
 

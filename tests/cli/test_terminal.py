@@ -9,7 +9,7 @@ from unicodedata import category
 import pytest
 
 import llama_herd.cli
-from llama_herd.cli.terminal import harmless, say, show
+from llama_herd.cli.terminal import counted, harmless, say, show
 from llama_herd.cli.transcript import Transcript
 from llama_herd.tasks.protocol.events import End, Failure
 
@@ -20,6 +20,15 @@ PRINTERS = ("terminal.py", "streams.py", "__init__.py")
 HARMLESS = ("harmless", "dumps", "install_command", "own_version", "len")
 
 EVIL = "a\u202eb\x1b[2J\u2066c\u200b\ufeff\u2028d\u00ade\U000e0041"
+
+
+def test_one_is_counted_as_one() -> None:
+    assert [counted(number, "job") for number in (0, 1, 2, 2000)] == [
+        "0 jobs",
+        "1 job",
+        "2 jobs",
+        "2,000 jobs",
+    ]
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llama_herd.cli.connection import open_client
-from llama_herd.cli.terminal import show
+from llama_herd.cli.terminal import counted, show
 from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
@@ -64,11 +64,10 @@ def _cancel_all(client: "Client", model: str | None, run_id: str | None, is_sure
             client.cancel_jobs(model=model)  # messages of jobs that have ended may be left
         return f"no job of {whose} waits or runs"
     if not is_sure:
+        jobs = f"{counted(num_found, 'job')} of {whose}"
         if not sys.stdin.isatty():
-            raise BadInput(
-                f"{num_found:,} jobs of {whose} wait or run. Fix: --yes cancels them without asking"
-            )
-        typer.confirm(f"Cancel {num_found:,} jobs of {whose}?", abort=True)
+            raise BadInput(f"{jobs} would be cancelled. Fix: --yes cancels without asking")
+        typer.confirm(f"Cancel {jobs}?", abort=True)
     if run_id is not None:
         return end_batch(client, run_id)
-    return f"{client.cancel_jobs(model=model):,} jobs cancelled"
+    return f"{counted(client.cancel_jobs(model=model), 'job')} cancelled"

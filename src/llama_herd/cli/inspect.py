@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llama_herd.cli.job_options import Engine, EngineUrl
+from llama_herd.cli.terminal import counted, harmless
 from llama_herd.model.hub.choice import size_text
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ def inspect(
     code 2 when a worker could not serve the model on this machine with these settings.
     """
     from llama_herd.cli.environment import override_settings, read_settings
-    from llama_herd.cli.terminal import harmless
     from llama_herd.errors import BadInput
     from llama_herd.extras import need_extra
     from llama_herd.worker.loading.hub_model import with_model_here
@@ -156,7 +156,7 @@ def _shape_facts(shape: "LlamaConfig | None") -> Iterator[tuple[str, object]]:
 def _tensor_facts(shares: "Iterable[TypeShare]") -> Iterator[tuple[str, str]]:
     for one in shares:
         size = size_text(one.num_bytes)
-        yield one.type, f"{one.num_tensors} tensors, {one.num_parameters:,} parameters, {size}"
+        yield one.type, f"{counted(one.num_tensors, 'tensor')}, {one.num_parameters:,} parameters, {size}"
 
 
 def _tokenizer_facts(tokenizer: "TokenFacts") -> Iterator[tuple[str, object]]:
@@ -186,7 +186,7 @@ def _memory_facts(memory: "MemorySummary") -> Iterator[tuple[str, object]]:
     yield "device", f"{memory.device}, {memory.dtype}"
     yield "form", f"weights {memory.weights}"
     yield "kernels", memory.kernels
-    yield "longest sequence", f"{memory.max_length:,} tokens; {memory.slots} slots"
+    yield "longest sequence", f"{memory.max_length:,} tokens; {counted(memory.slots, 'slot')}"
     yield "KV a token", f"{memory.kv_bytes_per_token:,} bytes; {memory.kv_cache_tokens:,} tokens"
     for name, num_bytes in memory.parts.items():
         yield name, size_text(num_bytes)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from llama_herd.cli.connection import denials_fixed_by, open_client
-from llama_herd.cli.terminal import show
+from llama_herd.cli.terminal import counted, show
 from llama_herd.errors import BadInput
 
 #: The fix where the user of Redis may not list jobs.
@@ -32,7 +32,7 @@ def purge(
     with open_client() as client:
         if job is None:
             with denials_fixed_by(BE_ADMINISTRATOR):
-                show(f"{client.purge_ended()} jobs purged")
+                show(f"{counted(client.purge_ended(), 'job')} purged")
         else:
             client.purge(job, search=search)
             print("purged")

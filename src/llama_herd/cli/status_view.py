@@ -8,7 +8,7 @@ from rich.table import Column, Table
 
 from llama_herd.cli.batch.screen import progress_line
 from llama_herd.cli.folding_table import FIGURE, NAME, WHOLE, ColumnKinds, FoldingTable
-from llama_herd.cli.terminal import harmless
+from llama_herd.cli.terminal import counted, harmless
 from llama_herd.tasks.client.job_status import JobStatus
 from llama_herd.tasks.client.status_texts import (
     UNKNOWN_TEXT,
@@ -66,12 +66,13 @@ def only_model(found: Status, model: str | None) -> Status:
 def status_view(whole: Status, model: str | None = None) -> Group:
     """The view of the whole status, or of one model's part."""
     found = only_model(whole, model)
-    own = f"{found.depth} messages in {found.queue}"
-    jobs = f"{found.pending} jobs waiting, {found.running} running"
-    dead = f"{found.poisoned} poisoned jobs, {found.dead_letters} dead letters: see herd dead list"
+    own = f"{counted(found.depth, 'message')} in {found.queue}"
+    jobs = f"{counted(found.pending, 'job')} waiting, {found.running:,} running"
+    given_up = (counted(found.poisoned, "poisoned job"), counted(found.dead_letters, "dead letter"))
+    dead = f"{', '.join(given_up)}: see herd dead list"
     share = found.kept_bytes / found.kept_limit_bytes if found.kept_limit_bytes else 0.0
     kept = f"ended jobs keep {found.kept_bytes:,} of the {found.kept_limit_bytes:,} bytes that they may"
-    owed = f"{found.owed:,} results wait for the Redis of HERD_RESULT_URL: see herd doctor"
+    owed = f"{counted(found.owed, 'result')} owed to the Redis of HERD_RESULT_URL: see herd doctor"
     whose = f" of {model}" if model else ""
     workers = sorted(found.workers, key=lambda worker: worker.name)
     running = (batch for batch in found.batches if batch.is_running)
@@ -94,7 +95,8 @@ def warning_lines(found: Status, served_models: Sequence[str]) -> Iterable[str]:
     """A line for each queue that nobody serves or that is paused, and for each worker in trouble."""
     for queue in found.queues:
         if queue.stray:
-            yield f"{queue.stray:,} messages of {queue.queue} are in lists of another separator: {STRAYS}"
+            strays = f"{counted(queue.stray, 'message')} of {queue.queue}"
+            yield f"{strays} in lists of another separator: {STRAYS}"
         if queue.is_unserved:
             yield unserved_note(queue.model, queue.unserved_s, served_models)
         if held := held_note(queue, found.now_ms):

@@ -11,6 +11,7 @@ from pyarrow.parquet import read_table
 from llama_herd.cli.batch.files import BatchFiles, BatchPlan
 from llama_herd.cli.batch.input_file import InputOptions
 from llama_herd.cli.batch.output_format import OutputFormat
+from llama_herd.cli.terminal import counted
 from llama_herd.tasks import BatchItem, BatchRow, Result
 from llama_herd.tasks.batch.row_options import RowOptions
 from llama_herd.tasks.protocol.job import GenerationJob
@@ -49,7 +50,8 @@ def answered(asked: BatchPlan, answer: Callable[[BatchRow], str] = lambda row: "
     with BatchFiles(asked) as files:
         rows = [row for row in files.rows(Settings()) if row is not None]
         files.write([item(row, answer) for row in rows])
-        assert files.write_table() == f"{asked.output}: {files.num_rows:,} rows"
+        assert files.num_rows is not None
+        assert files.write_table() == f"{asked.output}: {counted(files.num_rows, 'row')}"
     return files
 
 

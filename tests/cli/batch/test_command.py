@@ -110,7 +110,7 @@ def test_too_many_failures_stop_it_and_a_higher_limit_goes_on(command: BatchComm
     with StandIn(redis_url, verdict=lambda _, job: BROKEN):
         done = command.run("--max-errors", "3", "--window", "5")
         assert done.exit_code == 1
-        assert "stopped: more than 3 rows failed" in done.stdout
+        assert "stopped: the failed rows are more than 3" in done.stdout
         assert 3 < len(command.failures()) < 20
         assert command.run("--window", "5", "--max-errors", "99").exit_code == 1
     assert len(command.failures()) == 60
@@ -244,7 +244,7 @@ def test_a_model_that_nobody_serves_is_named_once(command: BatchCommand, worker:
     assert watch == f"  herd batch --watch {run_id}\n"
     assert max(map(len, (begins, f"  HERD_REDIS_URL=redis://127.0.0.1:65535/0 {watch.strip()}"))) <= 80
     assert "no worker serves" not in rest
-    assert "3 jobs continue on the workers" in rest
+    assert "3 jobs will continue on the workers" in rest
 
 
 def test_a_second_command_on_the_same_files_is_refused(command: BatchCommand, worker: StandIn) -> None:

@@ -69,7 +69,7 @@ def test_sigterm_leaves_the_jobs_running_and_the_same_command_fetches_them(
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGTERM
-    assert "16 jobs continue on the workers. To continue: herd batch in.jsonl -o out.jsonl" in output
+    assert "16 jobs will continue on the workers. To continue: herd batch in.jsonl -o out.jsonl" in output
     worker.go_on()
     assert command.run().exit_code == 0
     assert sorted(command.names()) == sorted(f"c{n}" for n in range(40))
@@ -109,7 +109,7 @@ def test_ctrl_c_in_a_notebook_leaves_the_jobs_running_without_a_question(
         with command.start_on(terminal, JPY_PARENT_PID="7") as process:
             wait_until(lambda: client.status().pending == 5, "rows are under way")
             terminal.type("\x03")
-            terminal.read_until("5 jobs continue on the workers")
+            terminal.read_until("5 jobs will continue on the workers")
             assert process.wait(30) == 128 + signal.SIGINT
         assert client.status().pending == 5
 
@@ -125,7 +125,7 @@ def test_a_second_ctrl_c_leaves_the_jobs_running(command: BatchCommand, worker: 
             wait_until(lambda: psutil.Process(process.pid).status() == "sleeping", "it waits for the answer")
             terminal.type("\x03")
             terminal.read_until(
-                "5 jobs continue on the workers. To continue: herd batch in.jsonl -o out.jsonl"
+                "5 jobs will continue on the workers. To continue: herd batch in.jsonl -o out.jsonl"
             )
             assert process.wait(30) == 128 + signal.SIGINT
         assert client.status().pending == 5

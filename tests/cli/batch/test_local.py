@@ -50,7 +50,7 @@ def test_ctrl_c_ends_all_that_it_brought_without_a_question(command: BatchComman
     ):
         terminal.read_until("begins")
         terminal.type("\x03")
-        terminal.read_until("jobs end with this run; they will begin again. To continue: herd batch in.jsonl")
+        terminal.read_until("jobs will end with this run, and begin again. To continue: herd batch in.jsonl")
         assert process.wait(30) == 128 + signal.SIGINT
 
 

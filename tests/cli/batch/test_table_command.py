@@ -39,7 +39,7 @@ def test_a_table_comes_out_with_its_columns_and_says_what_is_renamed(
     before = output.read_bytes()
     output.unlink()
     again = invoke(*command, "--id-column", "id", "--drop", "title", HERD_REDIS_URL=redis_url)
-    assert "continues, 2 rows are done" in again.stdout
+    assert "continues, 2 rows done" in again.stdout
     assert list(read(output)[0]) == ["id", "input_text", *OURS]
     invoke(*command, "--id-column", "id", HERD_REDIS_URL=redis_url)
     assert output.read_bytes() == before

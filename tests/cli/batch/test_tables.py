@@ -260,7 +260,7 @@ def test_each_input_row_stays_in_its_place_beside_rows_that_are_bad(tmp_path: Pa
     assert [row["error"] for row in found] == [
         None,
         "invalid_line: line: has 3 cells, but the first line names 2 columns",
-        "invalid_line: line: has 1 cells, but the first line names 2 columns",
+        "invalid_line: line: has 1 cell, but the first line names 2 columns",
         "invalid_line: prompt: must not be empty",
         None,
     ]

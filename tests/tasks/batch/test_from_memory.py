@@ -121,7 +121,7 @@ def test_a_run_that_has_too_many_failed_rows_takes_no_more_rows_from_its_start(r
         run = memory.start(window=2, max_errors=0)
         assert BAD_LINE in memory.rows
         assert len(memory.rows) < NUM_ROWS
-        assert run.stop_reason == "more than 0 rows failed"
+        assert run.stop_reason == "the failed rows are more than 0"
         assert memory.shown[-1].state == "stopped"
         before = list(memory.rows)
         memory.start(max_errors=0)

@@ -18,6 +18,7 @@ from llama_herd.cli.batch.schema_columns import schema_columns
 from llama_herd.cli.batch.sources import Source
 from llama_herd.cli.batch.table_layout import TableLayout, own_columns
 from llama_herd.cli.batch.vector_file import VectorFile
+from llama_herd.cli.terminal import counted
 from llama_herd.errors import BadInput
 from llama_herd.tasks.batch.answers import AnswerFile, error_line, output_line, vector_line
 from llama_herd.tasks.batch.row_options import RowOptions
@@ -278,7 +279,7 @@ class BatchFiles:
             return ""
         files = (self._answers, self._errors)
         num_rows = write_answer_table(files, self.run.run_id, path, format, self.layout, self._vectors)
-        return f"{path}: {num_rows:,} rows"
+        return f"{path}: {counted(num_rows, 'row')}"
 
     def _finish_vectors(self, vectors: VectorFile, *, is_whole: bool) -> str:
         if not is_whole:
@@ -290,4 +291,6 @@ class BatchFiles:
         lines = sorted({*failed, *(line for line, _ in self._answers.line_offsets(run_id))})
         vectors.finish(len(lines), (position for position, line in enumerate(lines) if line in failed))
         missing = f", {len(failed):,} of them NaN" if failed else ""
-        return f"{vectors.path}: {len(lines):,} vectors of {vectors.width:,} numbers{missing}"
+        return (
+            f"{vectors.path}: {counted(len(lines), 'vector')} of {counted(vectors.width, 'number')}{missing}"
+        )

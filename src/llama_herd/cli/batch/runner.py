@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from llama_herd.cli.batch.files import BatchFiles
 from llama_herd.cli.batch.screen import BatchScreen, Summary, progress_line
 from llama_herd.cli.signals import on_signals
-from llama_herd.cli.terminal import in_notebook
+from llama_herd.cli.terminal import counted, in_notebook
 from llama_herd.errors import JobNotFound, RedisUnavailable
 from llama_herd.tasks.batch.batch_run import BatchLeft, BatchRun
 from llama_herd.tasks.client.batch.batch_progress import BatchProgress
@@ -57,7 +57,7 @@ class Interruption:
             return False
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            answer = input(f"{num_under_way} jobs are under way: leave them running, or cancel them? [L/c] ")
+            answer = input(f"{counted(num_under_way, 'job')} under way: leave running, or cancel? [L/c] ")
         except (KeyboardInterrupt, EOFError):
             return False
         finally:
@@ -104,7 +104,7 @@ class BatchRunner:
         self._hits_before = {one.name: one.prefix_cache_hits for one in self.client.workers()}
         with self._interruption.listening(), self.screen:
             run_id, num_before = self.files.run.run_id, len(self.files.done)
-            how = f"continues, {num_before:,} rows are done" if num_before else "begins"
+            how = f"continues, {counted(num_before, 'row')} done" if num_before else "begins"
             where = "" if self.own is None else f"HERD_REDIS_URL={self.own.settings.redis_url} "
             # On a line of its own the command fits into 80 columns, and can be copied whole.
             self.screen.say(
@@ -181,11 +181,9 @@ class BatchRunner:
             where = " from elsewhere" if self._is_ended_elsewhere else ""
             self.screen.say(f"cancelled{where}; the same command runs the remaining rows")
         else:
-            how = (
-                "continue on the workers" if self.own is None else "end with this run; they will begin again"
-            )
-            num_jobs = self._run.window.num_under_way
-            self.screen.say(f"{num_jobs} jobs {how}. To continue: {self.command}")
+            how = "continue on the workers" if self.own is None else "end with this run, and begin again"
+            jobs = counted(self._run.window.num_under_way, "job")
+            self.screen.say(f"{jobs} will {how}. To continue: {self.command}")
         return 1 if self._is_ended_elsewhere else self._interruption.exit_code
 
     def _end(self, state: str) -> int:
@@ -245,5 +243,5 @@ def end_batch(client: Client, run_id: str) -> str:
     if not was_running and not num_left:
         raise JobNotFound(f"no batch {run_id} runs, and no job of it waits or runs")
     ended = f"batch {run_id} has ended; the same command runs its other rows" if was_running else ""
-    left = f"{num_left:,} jobs cancelled" if num_left else ""
+    left = f"{counted(num_left, 'job')} cancelled" if num_left else ""
     return "; ".join(filter(None, (ended, left)))

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn
 from rich.text import Text
 
-from llama_herd.cli.terminal import harmless, in_notebook, show
+from llama_herd.cli.terminal import counted, harmless, in_notebook, show
 from llama_herd.tasks.client.batch.batch_progress import Percentiles
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 
@@ -42,7 +42,8 @@ class Summary:
     def lines(self) -> Sequence[str]:
         """The summary for people, a fact a line."""
         status = self.status
-        rows = f"{status.num_done:,} rows done, {status.num_failed:,} failed in {_duration(status.elapsed_s)}"
+        done = counted(status.num_done, "row")
+        rows = f"{done} done, {status.num_failed:,} failed in {_duration(status.elapsed_s)}"
         if status.num_before:
             rows += f" ({status.num_before:,} of them before this start)"
         tokens = f"{status.prompt_tokens:,} in, {status.completion_tokens:,} out"
@@ -53,14 +54,16 @@ class Summary:
         if self.ttft.p50_s is not None:
             pairs["first token"] = f"p50 {self.ttft.p50_s:.2f} s, p95 {self.ttft.p95_s:.2f} s"
         if (hits := self.prefix_cache_hits) is not None:
-            pairs["prefix cache"] = f"{hits:,} prompt tokens found, by the workers' last reports"
+            pairs["prefix cache"] = f"{counted(hits, 'prompt token')} found, by the workers' last reports"
         return [f"{name:<13}{value}" for name, value in pairs.items()]
 
 
 def progress_line(status: BatchStatus) -> str:
     """A batch's status in one line."""
     num_finished = status.num_done + status.num_failed
-    rows = f"{num_finished:,} of {status.num_rows:,} rows" if status.num_rows else f"{num_finished:,} rows"
+    rows = counted(status.num_rows or num_finished, "row")
+    if status.num_rows:
+        rows = f"{num_finished:,} of {rows}"
     parts = [
         f"{rows}, {status.num_failed:,} failed, {status.num_under_way:,} under way",
         f"{status.rows_per_s:,.1f} rows/s, {status.tokens_per_s:,.0f} tokens/s",

@@ -14,6 +14,7 @@ from llama_herd.cli.batch.cell_kind import CellKind, Sort, is_unicode, kind_of, 
 from llama_herd.cli.batch.row_template import RowTemplate, named
 from llama_herd.cli.batch.sources import Source
 from llama_herd.cli.batch.text_file import open_text
+from llama_herd.cli.terminal import counted
 from llama_herd.errors import BadInput
 from llama_herd.tasks.batch.source_row import MAX_LINE_BYTES, SourceRow
 
@@ -113,7 +114,8 @@ class CsvTable(Table):
                 if len(cells) == len(names):
                     yield SourceRow(table.line_num, dict(zip(names, cells, strict=True)))
                 elif cells:  # else the line is empty
-                    complaint = f"has {len(cells)} cells, but the first line names {len(names)} columns"
+                    has, asked = counted(len(cells), "cell"), counted(len(names), "column")
+                    complaint = f"has {has}, but the first line names {asked}"
                     yield SourceRow(table.line_num, None, complaint)
 
     def num_rows(self) -> int:

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from llama_herd.cli.terminal import harmless
+from llama_herd.cli.terminal import counted, harmless
 from llama_herd.tasks.client.batch.batch_progress import Percentiles
 from llama_herd.tasks.protocol.events import GOOD_ENDS, End, Event, Started, Token
 
@@ -187,7 +187,7 @@ class DemoScreen:
         self._console.print()
         for number, job in enumerate(jobs, start=1):
             text = " ".join(harmless(job.prompt + job.text).split())
-            self._print_whole(f"{number} {job.state}, {job.num_tokens} tokens: {text}")
+            self._print_whole(f"{number} {job.state}, {counted(job.num_tokens, 'token')}: {text}")
 
     @contextmanager
     def one_by_one(self, jobs: Sequence[DemoJob]) -> Iterator[None]:
@@ -266,7 +266,7 @@ def _footer(jobs: Sequence[DemoJob]) -> str:
         rate = num_tokens / (newest_s - min(job.submitted_s for job in jobs if job.submitted_s))
     return (
         f"{rate:,.0f} tokens/s   {num_of['prefill'] + num_of['decode']} in the batch   "
-        f"{num_of['queued']} queued   {num_tokens:,} tokens"
+        f"{num_of['queued']} queued   {counted(num_tokens, 'token')}"
     )
 
 

@@ -153,7 +153,7 @@ class BatchRun:
         progress = self.progress
         if self.max_errors is not None:
             has_too_many = progress.num_failed > self.max_errors
-            return f"more than {self.max_errors} rows failed" if has_too_many else ""
+            return f"the failed rows are more than {self.max_errors:,}" if has_too_many else ""
         if progress.num_here >= HOPELESS_ROWS and not progress.num_done_here:
             return f"all of the first {progress.num_here:,} rows failed"
         return ""
