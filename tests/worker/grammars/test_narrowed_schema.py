@@ -86,6 +86,14 @@ RECORDS: list[tuple[dict[str, Any], list[str], list[str]]] = [
         ['{"c":1}', '{"a":""}'],
     ),
     ({"propertyNames": {"enum": ["a", "b", 5]}, "required": ["b"]}, ['{"b":2}'], ["{}", '{"b":1,"5":2}']),
+    (  # a dict of an Enum
+        {
+            "propertyNames": {"$ref": "#/$defs/Color"},
+            "$defs": {"Color": {"enum": ["red", "blue"], "title": "Color", "type": "string"}},
+        },
+        ["{}", '{"red":1,"blue":2}'],
+        ['{"c":1}', '{"red":""}'],
+    ),
     ({"propertyNames": {"type": "string", "pattern": "^x[0-9]$"}}, ['{"x1":1}'], ['{"y1":1}', '{"x1":""}']),
     (
         {"propertyNames": {"type": "string"}, "properties": {"s": {"type": "string"}}},
@@ -108,6 +116,8 @@ def test_what_is_said_of_names_alone_is_followed(
     "record",
     [
         {"propertyNames": {"minLength": 3}},
+        {"propertyNames": {"$ref": "#/$defs/a"}, "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"enum": ["a"]}}},
+        {"propertyNames": {"$ref": "#/$defs/b"}, "$defs": {"a": {"enum": ["a"]}}},
         {"propertyNames": {"enum": ["a"], "pattern": "a"}},
         {"propertyNames": {"enum": ["a"]}, "properties": {"b": True}},
         {"propertyNames": {"pattern": "a"}, "patternProperties": {"b": True}},

@@ -31,6 +31,8 @@ JSON_OPTIONS: Any = {
     "json_allowed_escapes": 'nrbtf\\"',
 }
 
+#: A reference to a definition at the root.
+_DEFINITION = re.compile(r"#/(\$defs|definitions)/(\w+)")
 #: Keywords whose schemas hold at the place of the schema that they stand in.
 _IN_PLACE = ("allOf", "anyOf", "oneOf")
 
@@ -121,6 +123,21 @@ def narrowed_names(schema: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if others is not False and not _leaves_names(names, dict.fromkeys(patterns, False), others=True):
         others = False
     return {"properties": properties, "patternProperties": patterns, "additionalProperties": others}
+
+
+def _with_own_names(schema: Any, root: Mapping[str, Any]) -> Any:
+    """A schema whose `propertyNames` say themselves what a definition says, as pydantic names an Enum."""
+    if not isinstance(schema, Mapping):
+        return schema
+    found = with_parts(schema, (), lambda one, _: _with_own_names(one, root))
+    match found.get("propertyNames"):
+        case {"$ref": str(reference), **more} if not more and (way := _DEFINITION.fullmatch(reference)):
+            definitions = root.get(way[1])
+            one = definitions.get(way[2]) if isinstance(definitions, Mapping) else None
+            if isinstance(one, Mapping):
+                said = {key: value for key, value in one.items() if key not in ("title", "description")}
+                found["propertyNames"] = said
+    return found
 
 
 def _named(schema: dict[str, Any]) -> dict[str, Any]:
@@ -260,7 +277,7 @@ def narrowed_schema(schema: Any) -> Any:
     check_references(known)
     divisors = [(*path, "multipleOf") for path, one in found.items() if "multipleOf" in one]
     check_divisors((path, found[path[:-1]]["multipleOf"]) for path in divisors)
-    return _narrowed(schema, ())
+    return _narrowed(_with_own_names(schema, schema), ())
 
 
 def _check(schema: Mapping[str, Any], path: Path) -> None:
