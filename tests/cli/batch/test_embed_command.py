@@ -128,6 +128,17 @@ def test_tables_take_over_columns_and_a_failed_row_has_no_vector(redis_url: str,
     assert table.column("error").to_pylist() == [None, f"prompt_too_long: {TOO_LONG.message}", None]
 
 
+@pytest.mark.parametrize(("asked", "width"), [(["--dimensions", str(WIDTH)], WIDTH), ([], -1)])
+def test_a_table_without_a_vector_has_the_width_that_was_asked_for(
+    redis_url: str, worker: StandIn, asked: list[str], width: int
+) -> None:
+    Path("in.txt").write_text("long\n")
+    run(redis_url, "in.txt", "-o", "out.parquet", *asked, exit_code=1)
+    (vector,) = read_table("out.parquet").column("vector").chunks
+    assert vector.type == pyarrow.list_(pyarrow.float32(), width)
+    assert vector.to_pylist() == [None]
+
+
 def test_vectors_that_another_run_has_left_say_nothing_of_the_width(redis_url: str, worker: StandIn) -> None:
     Path("in.txt").write_text("one\ntwo\n")
     run(redis_url, "in.txt", "-o", "out.csv", "--model", "tales")

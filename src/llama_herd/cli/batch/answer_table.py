@@ -56,7 +56,7 @@ def write_answer_table(
             yield row
 
     if vectors is not None:
-        layout = replace(layout, vector_width=vectors.width)
+        layout = replace(layout, vector_width=vectors.width or layout.vector_width)
     try:
         _WRITERS[format](draft, layout, counted())
         with draft.open("rb") as file:
