@@ -49,7 +49,7 @@ def test_bad_lines_and_failed_rows_go_beside_with_their_line_and_stop_nothing(
     with StandIn(redis_url, verdict=lambda _, job: BROKEN if job.prompt == "c2" else None):
         done = command.run()
     assert done.exit_code == 1
-    assert f"failed rows  in {command.errors}, most of them by invalid_line: " in done.stdout
+    assert f"failed rows  in {command.errors}, 3 of them by invalid_line, the first: line: " in done.stdout
     assert sorted(command.names()) == ["c0", "c1"]
     failures = {one["line"]: one for one in command.failures()}
     assert {line: one["error"]["code"] for line, one in failures.items()} == {
@@ -122,7 +122,7 @@ def test_a_run_whose_rows_all_fail_stops_early_and_says_why(command: BatchComman
         done = command.run("--window", "10")
         assert done.exit_code == 1
         assert re.search(r"stopped: all of the first \d+ rows failed", done.stdout)
-        assert f"failed rows  in {command.errors}, most of them by numeric_error: no numbers" in done.stdout
+        assert "of them by numeric_error, the first: no numbers" in done.stdout
         assert HOPELESS_ROWS <= len(command.failures()) < 100
         assert command.run("--max-errors", "999").exit_code == 1  # whoever says how many may fail, goes on
     assert len(command.failures()) == 403

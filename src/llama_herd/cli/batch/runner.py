@@ -202,7 +202,7 @@ class BatchRunner:
         if not progress.num_failed:
             return ""
         why = progress.commonest_failure
-        return f"in {self.files.plan.errors}" + (f", most of them by {why}" if why else "")
+        return f"in {self.files.plan.errors}" + (f", {why}" if why else "")
 
     def _prefix_cache_hits(self) -> int | None:
         """Hits since the start, of all jobs that the workers ran meanwhile."""

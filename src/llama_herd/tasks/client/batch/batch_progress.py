@@ -109,9 +109,10 @@ class BatchProgress:
 
     @property
     def commonest_failure(self) -> str:
-        """Code and message of the failure that most rows had since this start; empty if none failed."""
-        counts = self._codes.most_common(1)
-        return ": ".join((counts[0][0], self._messages[counts[0][0]])) if counts else ""
+        """The code that most rows failed by since this start, and an example; empty if none failed."""
+        for code, num in self._codes.most_common(1):
+            return f"{num:,} of them by {code}, the first: {self._messages[code]}"
+        return ""
 
     @property
     def ttft(self) -> Percentiles:
