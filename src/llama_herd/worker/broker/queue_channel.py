@@ -150,9 +150,12 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         return self._notes_client
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
-        """Have Redis tell of changes where messages are waited for, which it does in RESP3 only."""
+        """Have Redis tell of changes where messages are waited for, which it does in RESP3 only.
+
+        Not checked by PING before it is used: redis-py up to 5.2 would ask for one before it has logged in.
+        """
         params: dict[str, Any] = super()._connparams(asynchronous)
-        return {**params, "protocol": 3} if asynchronous else params
+        return {**params, "protocol": 3, "health_check_interval": 0} if asynchronous else params
 
     def _size(self, queue: str) -> int:
         """Always 0: nothing uses the size of a declared queue, and a spoilt key would raise here."""
