@@ -163,7 +163,7 @@ def permute_rows(weight: Tensor, num_heads: int) -> Tensor:
     """GGUF's order: row i and row i + D/2 of each head side by side. No heads: as it is."""
     if num_heads == 0:
         return weight
-    return weight.view(num_heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+    return weight.view(num_heads, 2, -1, *weight.shape[1:]).transpose(1, 2).reshape(weight.shape)
 
 
 def unpermute_rows(weight: Tensor, num_heads: int) -> Tensor:

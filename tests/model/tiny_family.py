@@ -105,9 +105,9 @@ class TinyFamily:
         return noise * ((0.5 if is_head else self.attention_gain) / math.sqrt(shape[-1]))
 
     def _converted(self, name: str, weight: Tensor, config: Any) -> Tensor:
-        if self.permutes and name.endswith("q_proj.weight"):
+        if self.permutes and name.endswith(("q_proj.weight", "q_proj.bias")):
             return permute_rows(weight, config.num_attention_heads)
-        if self.permutes and name.endswith("k_proj.weight"):
+        if self.permutes and name.endswith(("k_proj.weight", "k_proj.bias")):
             return permute_rows(weight, config.num_key_value_heads)
         return weight + self.norm_shift if name.endswith("norm.weight") else weight
 

@@ -82,11 +82,10 @@ class CausalSelfAttention:
     def load(cls, loader: WeightLoader, layer: int) -> Self:
         config, prefix = loader.file.config, f"blk.{layer}.attn"
         parts = ["qkv"] if config.family.fused else ["q", "k", "v"]
-        biases = [f"{prefix}_{part}.bias" for part in parts] if config.family.qkv_bias else []
         return cls(
             config,
             layer,
-            loader.linear(*(f"{prefix}_{part}.weight" for part in parts), biases=biases),
+            loader.linear(*(f"{prefix}_{part}.weight" for part in parts)),
             loader.linear(f"{prefix}_output.weight"),
             cls._load_qk_norm(loader, prefix) if config.family.qk_norm else None,
             layer_scoring(config, layer),

@@ -1,7 +1,7 @@
 """WeightLoader: takes a model's weights from its file to a device, one by one."""
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from threading import Lock, Thread
@@ -47,8 +47,8 @@ class WeightLoader:
         (segment,) = self.linear(name, is_multiplied=is_multiplied).segments
         return segment
 
-    def linear(self, *names: str, biases: Sequence[str] = (), is_multiplied: bool = True) -> Linear:
-        """One Linear of several weights that multiply the same input, with the biases of all or of none."""
+    def linear(self, *names: str, is_multiplied: bool = True) -> Linear:
+        """One Linear of several weights that multiply the same input, with the biases that the file has."""
         weights = [self.file.weight(name) for name in names]
         linear = Linear.load(
             weights, self.device, self.dtype, self.row_tile, self.form, is_multiplied=is_multiplied
@@ -56,9 +56,13 @@ class WeightLoader:
         with self._lock:
             self._laid_out += _matrices(linear)
         self._note(*weights)
-        if biases:
-            bias = torch.cat([self.vector(name) for name in biases])
-            linear = replace(linear, bias=bias.to(self.dtype))
+        biases = [name.removesuffix("weight") + "bias" for name in names]
+        if any(name in self.file for name in biases):
+            vectors = [
+                self.vector(name) if name in self.file else torch.zeros(weight.shape[0], device=self.device)
+                for name, weight in zip(biases, weights, strict=True)
+            ]
+            linear = replace(linear, bias=torch.cat(vectors).to(self.dtype))
         return linear
 
     def side_by_side(self, load: Callable[[int], T], num_parts: int) -> list[T]:

@@ -15,6 +15,7 @@ from benchmarks.stored_blocks import stored_blocks
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.gguf_model import GGUFModel, unpermute_rows
 from llama_herd.model.kernels.block_types import SUPPORTED_TYPES
+from llama_herd.model.llama2 import Llama
 from tests import tiny
 from tests.model import raw_gguf
 from tests.model.open_files import open_files
@@ -129,10 +130,26 @@ def test_rope_factors_that_cannot_be_are_refused(tmp_path: Path, factor: float) 
         GGUFModel.open(path)
 
 
+def test_what_has_no_bias_beside_what_has_one_is_given_none(tmp_path: Path) -> None:
+    values = np.arange(128, dtype=np.float32)
+    with GGUFModel.open(write_changed(tmp_path / "m.gguf", Change("blk.0.attn_v.bias", values))) as model:
+        (block,) = Llama.load(model).blocks
+    assert block.attention.qkv.bias is not None
+    assert block.attention.qkv.bias.tolist() == [0.0] * (256 + 128) + values.tolist()
+    assert block.attention.output.bias is None
+
+
 BAD_SETS = {
     "missing": (Change("blk.0.ffn_up.weight"), r"blk\.0\.ffn_up\.weight is missing"),
     "extra": (Change("blk.1.ffn_up.weight", np.ones((1, 1), "f")), r"'blk\.1\.ffn_up.weight' is no part"),
-    "bias": (Change("blk.0.attn_q.bias", np.ones(64, "f")), r"'blk\.0\.attn_q\.bias' is no part of a Llama"),
+    "bias": (
+        Change("blk.0.attn_norm.bias", np.ones(256, "f")),
+        r"'blk\.0\.attn_norm\.bias' is no part of a Llama",
+    ),
+    "shape of a bias": (
+        Change("blk.0.attn_k.bias", np.ones(256, "f")),
+        r"'blk\.0\.attn_k\.bias' has shape \(256,\), expected \(128,\)",
+    ),
     "shape": (
         Change("output_norm.weight", np.ones(32, "f")),
         r"'output_norm\.weight' has shape \(32,\), expected \(256,\)",

@@ -160,6 +160,14 @@ def test_a_cap_that_a_folder_has_as_null_is_none(cap: str, tmp_path: Path) -> No
     assert_close(logits_of_all(llama, ids, 70), all_logits(oracle, ids), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("part", ["attention", "mlp"])
+def test_biases_that_a_gguf_file_has_count(part: str, tmp_path: Path) -> None:
+    family = replace(TINY_FAMILIES["llama3.1"], extra=None, config={f"{part}_bias": True})
+    oracle, ids = family.model(), random_ids(70)
+    llama = load(family.write_gguf(oracle, tmp_path / "biased.gguf"))
+    assert_close(logits_of_all(llama, ids, 70), all_logits(oracle, ids), atol=1e-4, rtol=0)
+
+
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("head", ["own", "copy", "none"])
 @pytest.mark.parametrize("flag", [True, False, None])

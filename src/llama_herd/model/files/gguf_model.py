@@ -16,7 +16,7 @@ import numpy as np
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf import MAX_TENSORS, OTHER_TYPE, GGUFFile
-from llama_herd.model.files.model_file import ROPE_NAME, ModelFile, expected_shapes
+from llama_herd.model.files.model_file import ROPE_NAME, ModelFile, bias_shapes, expected_shapes
 from llama_herd.model.files.tensor_file import StoredRows
 from llama_herd.model.kernels.block_types import SUPPORTED_TYPES
 from llama_herd.model.reading.metadata import MAX_SCALE, Metadata, quoted
@@ -88,12 +88,12 @@ class GGUFModel(ModelFile):
             return opened
 
     def weight(self, name: str) -> Weight:
-        stored = self._weights[self._stored_name(name)]
-        rows: Rows = stored
-        if self.config.family.interleaved and name.endswith(".attn_q.weight"):
-            rows = unpermute_rows(stored[:], self.config.num_heads)
-        elif self.config.family.interleaved and name.endswith(".attn_k.weight"):
-            rows = unpermute_rows(stored[:], self.config.num_kv_heads)
+        stored, config = self._weights[self._stored_name(name)], self.config
+        heads = {"attn_q": config.num_heads, "attn_k": config.num_kv_heads}
+        num_heads = heads.get(name.split(".")[-2], 0) if config.family.interleaved else 0
+        if num_heads and name.endswith(".bias"):
+            return _unpermuted_bias(stored, num_heads)
+        rows: Rows = unpermute_rows(stored[:], num_heads) if num_heads else stored
         return Weight(stored.info.type, stored.info.shape, rows)
 
     @property
@@ -117,13 +117,14 @@ class GGUFModel(ModelFile):
 
     def _check_weights(self) -> None:
         """Raise ModelFileError unless they are those of such a model, in their shapes and of known types."""
-        expected, source = expected_shapes(self.config, self.purpose), self.metadata.source
-        missing = [name for name in expected if name not in self and name not in OPTIONAL_WEIGHTS]
+        needed, source = expected_shapes(self.config, self.purpose), self.metadata.source
+        missing = [name for name in needed if name not in self and name not in OPTIONAL_WEIGHTS]
         if missing:
             raise ModelFileError(
                 f"{source}: tensor {missing[0]} is missing. Fetch the file again, or take another one of the "
                 "same model."
             )
+        expected = bias_shapes(self.config) | needed
         for info in self.tensors:
             tensor, shape = f"{source}: tensor {quoted(info.name)}", expected.get(info.name)
             if info.name.startswith("rope_factors_"):
@@ -200,6 +201,17 @@ def unpermute_rows(blocks: Tensor, num_heads: int) -> Tensor:
     num_rows, row_bytes = blocks.shape
     pairs = blocks.view(num_heads, num_rows // num_heads // 2, 2, row_bytes)
     return pairs.transpose(1, 2).reshape(num_rows, row_bytes)
+
+
+def _unpermuted_bias(stored: StoredRows, num_heads: int) -> Weight:
+    """A bias of Q or K, whose values stand in the order of their projection's rows."""
+    import torch  # as `StoredRows` does, where weights are read
+
+    from llama_herd.model.kernels.dequantize import dequantize
+
+    values = dequantize(stored[:], stored.info.type)  # (1, rows), float32
+    ordered = unpermute_rows(values.reshape(-1, 1), num_heads).view(1, -1)
+    return Weight(gguf.GGMLQuantizationType.F32, stored.info.shape, ordered.view(torch.uint8))
 
 
 def _check_kind(metadata: Metadata, tensors: Collection[str]) -> None:

@@ -97,6 +97,15 @@ def expected_shapes(config: LlamaConfig, purpose: Purpose = GENERATES) -> dict[s
     return shapes
 
 
+def bias_shapes(config: LlamaConfig) -> dict[str, Shape]:
+    """A bias for each matrix of a layer; where a family has none, a GGUF file may have some all the same."""
+    return {
+        f"{name.removesuffix('weight')}bias": shape[:1]
+        for name, shape in expected_shapes(config).items()
+        if name.startswith("blk.") and len(shape) == 2
+    }
+
+
 def _layer_shapes(config: LlamaConfig) -> dict[str, Shape]:
     """Every weight of one layer, by its name within the layer."""
     family, hidden = config.family, config.hidden_size

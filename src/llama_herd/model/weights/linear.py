@@ -210,7 +210,7 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         parts = [segment(x) for segment in self.segments]  # (T, rows) each
         y = parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)  # (T, N)
-        return y if self.bias is None else y + self.bias
+        return y if self.bias is None else y.add_(self.bias)  # whose memory is its own
 
     def in_float32(self, x: Tensor) -> Tensor:
         """The same in float32: without a rounding before that, where native kernels multiply all."""

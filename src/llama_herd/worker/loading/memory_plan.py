@@ -61,7 +61,7 @@ class StepMemory:
         T = min(self._num_tokens, cache_tokens)
         wide = FLOAT32_BYTES
         family = self.config.family
-        qkv = 2 * C + (H + 2 * K) * D * (2 if family.qkv_bias else 1)
+        qkv = 2 * C + (H + 2 * K) * D
         if family.qk_norm:
             qkv += (H + K) * D
         rotating = size * (qkv + (H + K) * D) + (3 if family.qk_norm else 2) * wide * (H + K) * D
