@@ -336,6 +336,14 @@ def test_a_yarn_may_state_that_it_is_a_whole_one() -> None:
         from_gguf(rope__scaling__factor=4.0, **{key: 1.0})
 
 
+def test_a_logarithmic_multiplier_of_yarn_may_be_none() -> None:
+    yarn = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0}
+    key = "rope__scaling__yarn_log_multiplier"
+    assert from_gguf(**yarn, **{key: 0.0}) == from_gguf(**yarn)
+    with pytest.raises(ModelFileError, match=r"yarn_log_multiplier' is 0.1, which is not supported"):
+        from_gguf(**yarn, **{key: 0.1})
+
+
 def test_an_attention_factor_of_yarn_counts_for_more_than_its_formula() -> None:
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1_024}
     assert family_json("qwen2", rope_scaling=yarn).rope_scaling.gain == pytest.approx(1.13863, abs=1e-5)

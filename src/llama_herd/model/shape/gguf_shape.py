@@ -39,6 +39,7 @@ NEUTRAL_VALUES: Mapping[str, object] = {
     "logit_scale": 1.0,
     "residual_scale": 1.0,
     "embedding_scale": 1.0,
+    "rope.scaling.yarn_log_multiplier": 0.0,
 }
 #: Keys whose 0 is as good as no key, as in llama.cpp.
 ZERO_IS_ABSENT = (
