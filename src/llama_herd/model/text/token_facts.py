@@ -62,7 +62,7 @@ class TokenFacts:
         adds_bos = header.get("tokenizer.ggml.add_bos_token", bos_id is not None) is True
         names: tuple[str, ...] = ()
         with suppress(ModelFileError):
-            names = tuple(sorted(metadata_templates(Metadata(header))))
+            names = tuple(sorted(metadata_templates(Metadata(header))[0]))
         return cls(len(tokens), bos_id, _ids(map(header.get, EOS_KEYS)), adds_bos, names)
 
     @classmethod
@@ -83,7 +83,7 @@ class TokenFacts:
             found[role] = _ids([own, *(stated if isinstance(stated, list) else [stated])])
         names: tuple[str, ...] = ()
         with suppress(ModelFileError):
-            names = tuple(sorted(folder_templates(folder, config)))
+            names = tuple(sorted(folder_templates(folder, config)[0]))
         adds_bos = config.get("add_bos_token") is True
         return cls(len(ids), _first(found["bos_token"]), found["eos_token"], adds_bos, names)
 

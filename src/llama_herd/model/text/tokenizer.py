@@ -55,7 +55,8 @@ class Tokenizer:
         vocabulary = Vocabulary(metadata)
         with no_panic(ModelFileError, f"{metadata.source}: not a tokenizer. Fetch or convert it again."):
             codec = CODECS[kind](vocabulary, metadata)
-        templates, complaints = metadata_templates(metadata), [*vocabulary.complaints]
+        templates, left_out = metadata_templates(metadata)
+        complaints = vocabulary.complaints + left_out
         around: dict[str, tuple[int, ...]] = {}
         bos, eos = ("bos", vocabulary.bos_id, codec.adds_bos), ("eos", vocabulary.eos_id, False)
         for role, token_id, by_default in (bos, eos):
@@ -72,14 +73,15 @@ class Tokenizer:
     @classmethod
     def from_json(cls, file: TokenizerJson) -> Self:
         """Build from a tokenizer.json and the files beside it."""
+        templates, left_out = file.read_chat_templates()
         return cls(
             file,
             file.bos_id,
             file.eos_ids,
-            file.chat_templates,
+            templates,
             file.first_ids,
             file.last_ids,
-            tuple(file.complaints),
+            (*file.complaints, *left_out),
         )
 
     @property

@@ -85,9 +85,8 @@ class TokenizerJson:
         token: str | None = self._engine.id_to_token(token_id)
         return token
 
-    @property
-    def chat_templates(self) -> dict[str, str]:
-        """The chat templates of the Jinja files, else those of tokenizer_config.json."""
+    def read_chat_templates(self) -> tuple[dict[str, str], list[str]]:
+        """The chat templates of the Jinja files, else those of tokenizer_config.json; and complaints."""
         return folder_templates(self._folder, self._beside("tokenizer_config.json"))
 
     def _load(self, file: Metadata, special: SpecialTokens) -> Metadata:
