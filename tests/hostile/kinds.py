@@ -11,7 +11,7 @@ KINDS = {
     "over a limit": r"over the limit|than the limit|has over|limit \d|is the limit|allowed|names \d+ files",
     "cut off, or too long for its file": r"are left|bytes long|ended at byte",
     "no text or no JSON": r"not UTF-8|not JSON|holds a \w+, an object|surrogate",
-    "value of no known type": r"value type \d+|boolean is|NaN or infinity|not a power of two|UINT32",
+    "value of no known type": r"value type \d+|boolean is|NaN|holds infinity|not a power of two|UINT32",
     "empty or double name": r"is empty|appears twice|as well\. Fetch",
     "overlap, gap or wrong place": r"has offset|data_offsets|begins at byte|ends at|bytes follow",
     "tensor type that is not read": r"of type \w+, wh|dtype is",

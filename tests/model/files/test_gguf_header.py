@@ -145,6 +145,13 @@ def test_the_parts_that_the_bad_files_are_made_of_are_good(tmp_path: Path) -> No
         assert bytes(file.rows("w")[:][0].tolist()) == DATA
 
 
+def test_an_array_may_hold_infinity_as_scores_do(tmp_path: Path) -> None:
+    path = tmp_path / "infinite.gguf"
+    path.write_bytes(raw_gguf(array("a", Value.FLOAT32, 2, struct.pack("<ff", float("-inf"), 1.0))))
+    with GGUFFile.open(path) as file:
+        assert file.metadata.array("a", "f", 2).tolist() == [float("-inf"), 1.0]
+
+
 def test_a_header_over_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "long.gguf"
     path.write_bytes(raw_gguf(key("a", Value.STRING, string("x" * 100))))

@@ -1,5 +1,6 @@
 """GGUF files that name their special tokens, and leave out optional keys, in all the ways that they can."""
 
+import math
 import random
 import struct
 from collections.abc import Mapping
@@ -36,9 +37,9 @@ AXES: Mapping[str, tuple[Any, ...]] = {
     "eot": (ABSENT, ABSENT, (Kind.UINT32, "own"), (Kind.UINT32, BEYOND)),
     "unknown": (ABSENT, (Kind.UINT32, "own"), (Kind.UINT32, BEYOND)),
     "padding": (ABSENT, (Kind.UINT32, 0), (Kind.UINT32, BEYOND)),
-    "turns": (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.NORMAL, TokenType.UNUSED),
+    "turns": (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.NORMAL, TokenType.UNUSED, 0, 7),
     "types": ("there", "there", ABSENT),
-    "scores": ("there", "there", ABSENT),
+    "scores": ("there", "there", "infinite", ABSENT),
     "empty": (0, 0, 1, 2),
     "add_bos_token": (ABSENT, True, False),
     "add_eos_token": (ABSENT, True, False),
@@ -82,7 +83,8 @@ def _vocabulary(choice: Json) -> tuple[list[str], list[int], list[float]]:
         scores = [0.0] * len(tokens)
     added = [START, END, *[""] * choice["empty"]]
     kinds = [int(choice["turns"])] * 2 + [int(TokenType.NORMAL)] * choice["empty"]
-    return tokens + added, types + kinds, scores + [-1_000.0] * len(added)
+    score = -math.inf if choice["scores"] == "infinite" else -1_000.0
+    return tokens + added, types + kinds, scores + [score] * len(added)
 
 
 def _shape_keys(config: Any, choice: Json) -> list[bytes]:

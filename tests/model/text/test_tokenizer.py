@@ -10,6 +10,7 @@ from gguf import TokenType
 
 from llama_herd.errors import BadInput, ModelFileError
 from llama_herd.model.reading.metadata import Metadata
+from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
 from tests.model.corpus import NUM_TEXTS, mixed_texts
 from tests.model.sentence_piece import BOS_ID, CONTROL_IDS, EOS_ID, gguf_values, train_sentence_piece
@@ -120,6 +121,30 @@ def test_every_end_that_the_file_names_ends_a_generation(spm_values: dict[str, A
     assert tokenizer.chat_templates == {}
 
 
+@pytest.mark.parametrize("kind", [-1, 0, 7])
+def test_a_token_of_no_known_type_is_of_no_use(kind: int, spm: Tokenizer, spm_values: dict[str, Any]) -> None:
+    (the,) = spm.encode("the", add_bos=False)
+    types = spm_values["tokenizer.ggml.token_type"].copy()
+    types[[the, EOS_ID]] = kind
+    values = Metadata({**spm_values, "tokenizer.ggml.token_type": types}, "my.gguf")
+    tokenizer = Tokenizer.from_metadata(values)
+    ids = tokenizer.encode("the", add_bos=False)
+    assert the not in ids
+    assert tokenizer.decode(ids) == " the"
+    assert (tokenizer.pieces[the], tokenizer.eos_ids) == (b"", frozenset({EOS_ID}))
+    assert ControlTokens.from_metadata(values, tokenizer).ids.keys() == {"<unk>", "<s>", "</s>"}
+    complaint = f"my.gguf: tokenizer.ggml.token_type holds {kind}, known are 1 to 6, so its tokens count as"
+    assert tokenizer.complaints == (f"{complaint} unused",)
+
+
+def test_a_word_of_the_lowest_score_is_joined_last(spm: Tokenizer, spm_values: dict[str, Any]) -> None:
+    (the,) = spm.encode("the", add_bos=False)
+    scores = spm_values["tokenizer.ggml.scores"].copy()
+    scores[[the, 999]] = -np.inf
+    tokenizer = Tokenizer.from_metadata(Metadata({**spm_values, "tokenizer.ggml.scores": scores}))
+    assert tokenizer.decode(tokenizer.encode("the", add_bos=False)) == " the"
+
+
 def test_pieces_are_the_bytes_of_each_token(spm: Tokenizer, spm_values: dict[str, Any]) -> None:
     tokens = spm_values["tokenizer.ggml.tokens"]
     assert spm.vocab_size == len(tokens) == 1_000
@@ -160,7 +185,7 @@ BAD_VALUES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "few types": ({"token_type": np.ones(999, np.int32)}, "token_type has 999 elements, 1000 are needed"),
     "types of fractions": ({"token_type": np.ones(1_000, np.float32)}, "token_type holds float32"),
-    "unknown type": ({"token_type": np.full(1_000, 7, np.int32)}, "token_type holds 7, known are 1 to 6"),
+    "unknown types": ({"token_type": np.full(1_000, 7, np.int32)}, "tokens holds 0 byte tokens, <0x00> to"),
     "no byte tokens": (
         {"token_type": np.ones(1_000, np.int32)},
         "tokens holds 0 byte tokens, <0x00> to <0xFF>",

@@ -213,6 +213,8 @@ def _read_value(cursor: Cursor, value_type: int, field: str, errors: str) -> Met
     if value_type == GGUFValueType.ARRAY:
         return _read_array(cursor, field)
     (scalar,) = cursor.array(_scalar(cursor, value_type, field), 1, field)
+    if np.isinf(scalar):  # in an array it is the score of a word that no text is to become
+        raise cursor.error(field, "holds infinity, a finite number is needed", scalar.nbytes)
     if value_type == GGUFValueType.FLOAT32:
         return float(str(scalar))  # the shortest decimal: 1e-05, not 9.999999747378752e-06
     value: bool | int | float = scalar.item()

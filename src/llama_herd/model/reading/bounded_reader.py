@@ -101,7 +101,7 @@ class Cursor:
         self.offset = start
 
     def array(self, dtype: np.dtype[np.generic], length: int, field: str) -> Array:
-        """`length` numbers, copied, so that the file can be closed. Booleans are 0 or 1, floats finite."""
+        """`length` numbers, copied, so that the file can be closed. Booleans are 0 or 1, no float is NaN."""
         num_bytes = length * dtype.itemsize
         self.need(num_bytes, field)
         stored = dtype.newbyteorder() if self.is_swapped else dtype
@@ -109,8 +109,8 @@ class Cursor:
         self.offset += num_bytes
         if dtype.kind == "b" and values.view(np.uint8).max(initial=0) > 1:
             raise self.error(field, f"holds {values.view(np.uint8).max()}, a boolean is 0 or 1", num_bytes)
-        if dtype.kind == "f" and not np.isfinite(values).all():
-            raise self.error(field, "holds NaN or infinity, finite numbers are needed", num_bytes)
+        if dtype.kind == "f" and np.isnan(values).any():
+            raise self.error(field, "holds NaN, numbers are needed", num_bytes)
         return values
 
     def error(self, field: str, problem: str, num_bytes_read: int = 0) -> ModelFileError:

@@ -10,7 +10,7 @@ from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.shape.families import FAMILIES
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.tokenizer_json import JoinedText, TokenizerJson
-from llama_herd.model.text.vocabulary import EOS_KEYS, MODEL_KEY, TOKENS_KEY, TYPES_KEY, read_id
+from llama_herd.model.text.vocabulary import EOS_KEYS, MODEL_KEY, TOKENS_KEY, read_id, read_types
 
 #: What a GGUF file calls them; the third word is its own.
 _KEYS = {
@@ -44,8 +44,8 @@ class ControlTokens:
         named["bos_token"] = tokenizer.bos_id
         roles = {role: tokens[token_id] for role, token_id in named.items() if token_id is not None}
         ends = tokenizer.eos_ids | {tokenizer.bos_id}
-        types = metadata.array(TYPES_KEY, "iu", len(tokens)).tolist() if TYPES_KEY in metadata else []
-        unused = {i for i, kind in enumerate(types) if kind == TokenType.UNUSED} - ends  # often hundreds
+        types = enumerate(read_types(metadata, tokens))
+        unused = {i for i, kind in types if kind == TokenType.UNUSED} - ends  # often hundreds
         silent_ids = [
             token_id
             for token_id, piece in enumerate(tokenizer.pieces)

@@ -19,6 +19,7 @@ MAX_TOKEN_CHARS = 1_024
 #: Most characters of all tokens together; the 262,144 tokens of Gemma have two million.
 MAX_CHARS = 8 << 20
 
+_TYPES = frozenset(map(int, TokenType))
 #: Types of tokens that add nothing to a text.
 SILENT = tuple(map(int, (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)))
 
@@ -73,7 +74,7 @@ class Vocabulary:
     def __init__(self, metadata: Metadata) -> None:
         """Read and check the metadata of a GGUF file. Raises ModelFileError, which names the key."""
         self.tokens = _read_tokens(metadata)
-        self.types = _read_types(metadata, self.tokens)
+        self.types = read_types(metadata, self.tokens)
         self.complaints: list[str] = []  # of keys that say what cannot be, or are not there
         self._metadata = metadata
         self._ids = {token: token_id for token_id, token in enumerate(self.tokens)}
@@ -135,6 +136,9 @@ class Vocabulary:
                 )
         if TYPES_KEY not in self._metadata:
             self._complain(TYPES_KEY, "is missing, so all tokens but bytes, BOS and ends are taken for text")
+        elif unknown := set(self._metadata.array(TYPES_KEY, "iu", len(self.tokens)).tolist()) - _TYPES:
+            problem = f"holds {min(unknown)}, known are 1 to {max(_TYPES)}, so its tokens count as unused"
+            self._complain(TYPES_KEY, problem)
         if self._is_spm and "tokenizer.ggml.scores" not in self._metadata:
             self._complain(
                 "tokenizer.ggml.scores", "is missing, so words may be cut otherwise than elsewhere"
@@ -202,13 +206,10 @@ def _read_tokens(metadata: Metadata) -> tuple[str, ...]:
     return tokens
 
 
-def _read_types(metadata: Metadata, tokens: Sequence[str]) -> list[int]:
-    """The types; without them all are text but what stands for bytes."""
+def read_types(metadata: Metadata, tokens: Sequence[str]) -> list[int]:
+    """The types; without them all are text but what stands for bytes. One that is none is of no use."""
     if TYPES_KEY not in metadata:
         names = {f"<0x{byte:02X}>" for byte in range(256)} if metadata.get(MODEL_KEY) == "llama" else set()
         return [int(TokenType.BYTE if token in names else TokenType.NORMAL) for token in tokens]
     types: list[int] = metadata.array(TYPES_KEY, "iu", len(tokens)).tolist()
-    unknown = set(types) - set(TokenType)
-    if unknown:
-        raise metadata.error(TYPES_KEY, f"holds {min(unknown)}, known are 1 to {max(TokenType):d}")
-    return types
+    return [kind if kind in _TYPES else int(TokenType.UNUSED) for kind in types]
