@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.jobs import preparer
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog
-from llama_herd.worker.jobs.preparer import HEAD_START_S, OpenedJob
+from llama_herd.worker.jobs.preparer import HEAD_START_S, LONG_S, OpenedJob
 from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.jobs.tenancy import Tenancy
@@ -143,6 +144,20 @@ def test_an_urgent_job_goes_before_the_rest_of_a_lot_and_one_that_can_wait_after
     preparations.pass_all()
     the_end(redis, "patient")
     assert preparations.begun == ["plug", "a", "urgent", "too", "b", "c", "late", "patient"]
+
+
+def test_a_form_that_takes_long_lets_jobs_without_one_go_before_the_next(
+    redis: Redis, preparations: Preparations
+) -> None:
+    """Else a few dozen forms that take a second each would hold up everybody, one after the other."""
+    preparations.take("plug", "form", "too", structured_outputs={"choice": ["a"]})
+    preparations.wait_for("plug")
+    long_since_s = monotonic() + 2 * LONG_S
+    preparations.take("plain")
+    wait_until(lambda: monotonic() > long_since_s, "that takes long")
+    preparations.pass_all()
+    the_end(redis, "too")
+    assert preparations.begun == ["plug", "plain", "form", "too"]
 
 
 def test_what_waits_for_an_urgent_job_is_not_noted_meanwhile(

@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Sequence as Rows
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import monotonic
-from typing import NamedTuple
 
 import structlog
 from redis.exceptions import RedisError, ResponseError
@@ -19,6 +19,7 @@ from llama_herd.tasks.ledger.redis_call import run_calls
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.kinds import parse_job
 from llama_herd.tasks.protocol.priority import urgency_of
+from llama_herd.tasks.protocol.structured_outputs import FORM_FIELDS
 from llama_herd.tasks.protocol.text_job import TextJob
 from llama_herd.worker.engine.interface import Abort, JobEngine
 from llama_herd.worker.engine.sequence import Sequence
@@ -39,11 +40,15 @@ MAX_LOT = 16
 #: later. So no job is passed for ever.
 HEAD_START_S = 10.0
 
-#: A job that takes so long to make ready lets the jobs of other tenants go before the next ones of its own.
+#: A job that takes so long to make ready lets the jobs of other groups go before the next ones of its own.
 LONG_S = 0.1
 
+#: As they stand in a body: in a text, quotes would have a backslash. A form may take a second to be judged.
+_FORM_KEYS = tuple(f'"{name}"' for name in (*FORM_FIELDS, "tools"))
 
-class OpenedJob(NamedTuple):
+
+@dataclass(eq=False)
+class OpenedJob:
     """A claimed job with its stream, which has no sequences yet."""
 
     attempt: Attempt
@@ -55,6 +60,11 @@ class OpenedJob(NamedTuple):
         """The job with the smallest one begins first; suspects come last."""
         head_start_s = HEAD_START_S * urgency_of(self.claimed.lane)
         return self.attempt.is_last, self.attempt.claimed_s - head_start_s
+
+    @cached_property
+    def group(self) -> tuple[str, bool]:
+        """Those of a tenant that ask for a form, and those that ask for none."""
+        return self.attempt.tenant, any(key in self.claimed.body for key in _FORM_KEYS)
 
 
 @dataclass(eq=False)
@@ -74,8 +84,8 @@ class Preparer:
     _held: list[OpenedJob] = field(init=False, default_factory=list)  # in the order of their turns
     _noted: list[OpenedJob] = field(init=False, default_factory=list)
     _lot: deque[OpenedJob] = field(init=False, default_factory=deque)  # noted jobs that have not begun
-    #: By tenant: claimed since then, the jobs of others go first.
-    _yields_until_s: dict[str, float] = field(init=False, default_factory=dict)
+    #: By group: claimed before then, the jobs of others go first.
+    _yields_until_s: dict[tuple[str, bool], float] = field(init=False, default_factory=dict)
 
     @property
     def is_holding(self) -> bool:
@@ -101,19 +111,19 @@ class Preparer:
         return True
 
     def _turn(self, opened: OpenedJob) -> tuple[bool, float, float]:
-        """As the job's own, but behind what its tenant owes the others."""
+        """As the job's own, but behind what its group owes the others."""
         is_last, turn_s = opened.turn
-        yields_s = self._yields_until_s.get(opened.attempt.tenant, turn_s)
+        yields_s = self._yields_until_s.get(opened.group, turn_s)
         return is_last, max(turn_s, yields_s), turn_s
 
     def _let_others_go_first(self, opened: OpenedJob, began_s: float) -> None:
-        """Let a tenant whose job took long give as much time to the others, who had to wait for it.
+        """Let a group whose job took long give as much time to the others, who had to wait for it.
 
         Else a few dozen forms that take a second each would hold up everybody, one after the other.
         """
-        now_s = monotonic()
-        if len(self.tenancies.queues) > 1 and now_s - began_s > LONG_S:
-            self._yields_until_s[opened.attempt.tenant] = now_s + (now_s - began_s)
+        now_s, (_, has_form) = monotonic(), opened.group
+        if (has_form or len(self.tenancies.queues) > 1) and now_s - began_s > LONG_S:
+            self._yields_until_s[opened.group] = now_s + (now_s - began_s)
             self._hold_again()
             self._held.sort(key=self._turn)
 
@@ -210,7 +220,7 @@ class Preparer:
 
     def _prepare(self, opened: OpenedJob) -> None:
         """Make the job's sequences, bring each to where its stream ends, and submit them."""
-        attempt, claimed, recorded = opened
+        attempt, claimed, recorded = opened.attempt, opened.claimed, opened.recorded
         ids = [token_id for of_choice in recorded.ids.values() for token_id in of_choice]
         if recorded.num != claimed.n or min(ids, default=0) < 0:
             raise GenerationError(
