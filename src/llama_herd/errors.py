@@ -238,7 +238,9 @@ class JobNotFound(HerdError):
     """No job has this id: it was never accepted, or its record has expired or was purged."""
 
     http = HttpAnswer(
-        404, "not_found", "no such job: it was never submitted, it was purged, or it is forgotten"
+        404,
+        "not_found",
+        "no such job: it was never submitted, it was purged, it is forgotten, or the queue has lost its data",
     )
 
     @classmethod
@@ -246,9 +248,9 @@ class JobNotFound(HerdError):
         """The error for this id, with what may have become of the job and what to do."""
         return cls(
             f"no job {job_id}: it was never submitted, no worker has taken its bare message, it was purged, "
-            "or it ended more than HERD_STREAM_TTL_S ago. Fix: check the id and HERD_TENANT; for a bare "
-            "message see herd status --model NAME. To wait for a job that is not submitted yet, use "
-            "wait=True or herd watch --wait"
+            "it ended more than HERD_STREAM_TTL_S ago, or Redis came back without its data. Fix: check the "
+            "id and HERD_TENANT; for a bare message see herd status --model NAME, for Redis herd doctor. To "
+            "wait for a job that is not submitted yet, use wait=True or herd watch --wait"
         )
 
 

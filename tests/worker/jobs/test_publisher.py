@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from redis import Redis
+from structlog.testing import capture_logs
 
 from llama_herd.tasks.ledger.answers import Release, Yours
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, TenantEntry, emit
@@ -14,7 +15,7 @@ from llama_herd.tasks.protocol.events import End, Failure, Started, Token
 from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_calls import _lots
-from llama_herd.worker.jobs.publisher import LeftJob, RefusedJob
+from llama_herd.worker.jobs.publisher import GONE, LeftJob, RefusedJob
 from tests.local.processes import wait_until
 from tests.worker.jobs.publisher_desk import OWNER, Desk, LosesReplies, new_attempt, output_of
 
@@ -295,6 +296,22 @@ def test_what_began_before_it_was_given_back_is_fenced(desk: Desk) -> None:
     desk.send()
     assert desk.events("job") == []
     assert (desk.released, desk.lost) == (["job"], [])
+
+
+@pytest.mark.parametrize(("is_gone", "reason"), [(True, GONE), (False, "")], ids=["no record", "another's"])
+def test_why_a_job_has_left_is_told(desk: Desk, is_gone: bool, reason: str) -> None:
+    """An operator sees whether Redis came back without its data."""
+    attempt = desk.open("job")
+    desk.start(attempt)
+    desk.send()
+    if is_gone:
+        desk.redis.flushdb()
+    else:
+        desk.redis.hset(desk.ledger.job_key("job"), "owner", "another")
+    desk.say(attempt, 1)
+    with capture_logs() as lines:
+        desk.send()
+    assert [(one["event"], one["reason"]) for one in lines] == [("job left this worker", reason)]
 
 
 @pytest.mark.long

@@ -40,6 +40,9 @@ CALLS_OF_LATE, MAX_CALL_S = 5, 0.5
 #: What helps a job whose event Redis does not accept.
 FEWER = "Fix: ask for fewer logprobs or prompt_logprobs, or raise proto-max-bulk-len in Redis"
 
+#: Of a job that has left, where nothing of it is recorded any more.
+GONE = "its record is gone: Redis came back without its data, or somebody deleted it. Fix: see herd doctor"
+
 
 class RefusedJob(NamedTuple):
     """A job that is ended before it reached the engine."""
@@ -306,9 +309,11 @@ class Publisher(threading.Thread):
         if answer.kind is Emission.FINISHED:
             self._end(attempt, self._finish)
             return []
+        reason = answer.reason
         if answer.kind is Emission.FENCED:
             self._note(attempt, lambda one: replace(one, num_fenced=one.num_fenced + 1))
-        log.warning("job left this worker", **attempt.line, answer=answer.kind, reason=answer.reason)
+            reason = GONE if not answer.seq and entry.seq > 1 else ""
+        log.warning("job left this worker", **attempt.line, answer=answer.kind, reason=reason)
         self._end(attempt, Attempt.let_go)
         return []
 
