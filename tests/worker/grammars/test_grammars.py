@@ -282,7 +282,7 @@ def test_a_model_without_an_end_ends_where_nothing_may_follow(tmp_path: Path) ->
         ),
         ("json", '{"properties": {"s e": {"not": {}}}}', "properties.?.not is not supported"),
         ("json", '{"properties": {"not": {}, "a": {"not": {}}}}', "properties.a.not is not supported"),
-        ("json", '{"type": "string", "format": "CANARY"}', "format is not supported"),
+        ("json", '{"type": "string", "format": "regex", "title": "CANARY"}', "format is not supported"),
         ("json", '{"oneOf": [{"type": "string"}, {"minLength": 1}]}', "oneOf is not supported"),
         ("json", '{"x-guidance": {"lenient": true}, "not": {}}', "not is not supported"),
         ("json", '{"type": "CANARY"}', "Invalid type"),

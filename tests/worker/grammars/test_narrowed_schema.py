@@ -1,13 +1,23 @@
 """What a schema's keywords must be: another value is refused with its place, and ends no judge."""
 
+import datetime
+import fractions
+import ipaddress
 import json
+import pathlib
 import re
-from typing import Any
+import zoneinfo
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+from uuid import UUID
 
+import jsonschema
 import pytest
+from pydantic import StringConstraints, TypeAdapter, networks, types
+from pydantic.errors import PydanticUserError
 
+from llama_herd.worker.grammars.formats import FORMATS
 from llama_herd.worker.grammars.judge import judge_form
-from llama_herd.worker.grammars.narrowed_schema import FORMATS
 from tests.worker.grammars.taking import takes
 
 #: Values of every kind, none of which any of these keywords takes.
@@ -52,6 +62,10 @@ OF_FORMATS = {
     "ipv4": ("255.0.10.1", "256.0.10.1"),
     "ipv6": ("1::f", "1::f::2"),
     "uuid": ("01234567-89ab-cdef-0123-456789ABCDEF", "01234567"),
+    **{
+        f"uuid{one}": (f"01234567-89ab-{one}def-8123-456789ABCDEF", "01234567-89ab-0def-0123-456789ABCDEF")
+        for one in range(1, 9)
+    },
     "uri": ("https://a.example/b?c=%20#d", "a.example"),
 }
 
@@ -64,6 +78,50 @@ def test_each_format_can_be_followed_also_beside_other_bounds(name: str, beside:
     good, bad = OF_FORMATS[name]
     assert takes(answer.text, json.dumps(good)) == (not beside.get("pattern") or bool(re.search("1|a", good)))
     assert not takes(answer.text, json.dumps(bad))
+
+
+def _formats(schema: Any) -> Iterator[str]:
+    """The formats that stand in a schema."""
+    if isinstance(schema, dict):
+        if isinstance(schema.get("format"), str):
+            yield schema["format"]
+        for one in schema.values():
+            yield from _formats(one)
+    elif isinstance(schema, list):
+        for one in schema:
+            yield from _formats(one)
+
+
+def pydantic_formats() -> set[str]:
+    """Those of all types that pydantic brings, and of those of Python that it knows."""
+    kinds: list[Any] = [getattr(module, name) for module in (networks, types) for name in module.__all__]
+    kinds += [bytes, datetime.datetime, datetime.timedelta, fractions.Fraction, pathlib.Path, re.Pattern]
+    kinds += [getattr(ipaddress, f"IPv{one}{what}") for one in "46" for what in ("Network", "Interface")]
+    found = set[str]()
+    for kind in [*kinds, zoneinfo.ZoneInfo, UUID]:
+        try:
+            found.update(_formats(TypeAdapter(kind).json_schema()))
+        except (PydanticUserError, TypeError, ImportError):  # no type of a field, or it needs a package
+            continue
+    return found
+
+
+def test_pydantics_formats_are_followed_or_say_nothing() -> None:
+    found = pydantic_formats()
+    assert {"uuid4", "password", "path", "file-path", "binary", "base64url", "ipvanyaddress"} < found
+    given = {name: judge_form("json", json.dumps({"type": "string", "format": name})) for name in found}
+    assert {name for name, answer in given.items() if answer.kind != "text"} == {"regex"}
+    free = {name for name in found if takes(given[name].text, '"a"')} - OF_FORMATS.keys()
+    assert free == found - OF_FORMATS.keys() - {"regex"}
+    assert not free & jsonschema.FormatChecker.checkers.keys()
+
+
+@pytest.mark.parametrize(
+    "name", [*jsonschema.FormatChecker.checkers.keys() - OF_FORMATS.keys(), "iri", "url"]
+)
+def test_a_format_that_validators_assert_is_followed_or_refused(name: str) -> None:
+    answer = judge_form("json", json.dumps({"type": ["string", "null"], "format": name}))
+    assert answer.text == "format is not supported. Fix: leave it out, or say it by a pattern"
 
 
 def test_an_address_has_the_lengths_of_mail() -> None:
@@ -94,6 +152,12 @@ RECORDS: list[tuple[dict[str, Any], list[str], list[str]]] = [
         ["{}", '{"red":1,"blue":2}'],
         ['{"c":1}', '{"red":""}'],
     ),
+    ({"propertyNames": {"const": "a"}}, ["{}", '{"a":1}'], ['{"b":1}']),
+    ({"propertyNames": {"minLength": 2}}, ['{"ab":1}', '{"é\\n":1}'], ['{"a":1}', '{"é":1}']),
+    ({"propertyNames": {"minLength": 1, "maxLength": 2}}, ['{"ab":1}'], ['{"":1}', '{"abc":1}']),
+    ({"propertyNames": {"maxLength": 1, "format": "path", "title": "A"}}, ['{"":1}'], ['{"ab":1}']),
+    ({"propertyNames": {"format": "date"}}, ["{}", '{"2024-02-29":1}'], ['{"2023-02-29":1}', '{"a":1}']),
+    ({"propertyNames": {"format": "password"}}, ['{"a":1}'], ['{"a":""}']),
     ({"propertyNames": {"type": "string", "pattern": "^x[0-9]$"}}, ['{"x1":1}'], ['{"y1":1}', '{"x1":""}']),
     (
         {"propertyNames": {"type": "string"}, "properties": {"s": {"type": "string"}}},
@@ -112,10 +176,26 @@ def test_what_is_said_of_names_alone_is_followed(
     assert [takes(answer.text, one) for one in (*good, *bad)] == [True] * len(good) + [False] * len(bad)
 
 
+@pytest.mark.parametrize("name", [UUID, datetime.date, pathlib.Path, Literal["2024-02-29"]])
+def test_a_dict_of_pydantics_can_be_followed(name: Any) -> None:
+    schema = TypeAdapter(dict[name, int]).json_schema()
+    answer = judge_form("json", json.dumps(schema))
+    assert answer.kind == "text", answer.text
+
+
+def test_a_dict_whose_names_are_bounded_can_be_followed() -> None:
+    schema = TypeAdapter(dict[Annotated[str, StringConstraints(min_length=2)], int]).json_schema()
+    answer = judge_form("json", json.dumps(schema))
+    assert [takes(answer.text, one) for one in ('{"ab":1}', '{"a":1}')] == [True, False]
+
+
 @pytest.mark.parametrize(
     "record",
     [
-        {"propertyNames": {"minLength": 3}},
+        {"propertyNames": {"minLength": 3, "pattern": "a"}},
+        {"propertyNames": {"minLength": True}},
+        {"propertyNames": {"format": "email"}},
+        {"propertyNames": {"format": "regex"}},
         {"propertyNames": {"$ref": "#/$defs/a"}, "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"enum": ["a"]}}},
         {"propertyNames": {"$ref": "#/$defs/b"}, "$defs": {"a": {"enum": ["a"]}}},
         {"propertyNames": {"enum": ["a"], "pattern": "a"}},

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from llama_herd.worker.grammars.narrowed_schema import FORMATS
+from llama_herd.worker.grammars.formats import FORMATS
 
 Schema = dict[str, Any]
 

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from llguidance import LLMatcher, LLTokenizer
 
 from llama_herd.worker.grammars.bounds import BOUNDS, check_divisors, is_held, narrowed_bounds
+from llama_herd.worker.grammars.formats import FORMATS, format_patterns, is_annotation
 from llama_herd.worker.grammars.patterns import as_llguidance
 from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, places, values, with_parts
 
@@ -135,8 +136,7 @@ def _with_own_names(schema: Any, root: Mapping[str, Any]) -> Any:
             definitions = root.get(way[1])
             one = definitions.get(way[2]) if isinstance(definitions, Mapping) else None
             if isinstance(one, Mapping):
-                said = {key: value for key, value in one.items() if key not in ("title", "description")}
-                found["propertyNames"] = said
+                found["propertyNames"] = dict(one)
     return found
 
 
@@ -147,8 +147,8 @@ def _named(schema: dict[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in schema.items() if key != "propertyNames"}
     names = schema["propertyNames"]
     asked = {} if names is True else names
-    if isinstance(asked, Mapping):  # all names are texts
-        asked = {key: value for key, value in asked.items() if (key, value) != ("type", "string")}
+    if isinstance(asked, Mapping):
+        asked = {key: value for key, value in asked.items() if not _is_said_of_all_names(key, value)}
     if asked == {}:
         return rest
     if schema.get("properties") or schema.get("patternProperties"):
@@ -158,9 +158,30 @@ def _named(schema: dict[str, Any]) -> dict[str, Any]:
         case {"enum": list(given), **more} if not more:
             properties = {name: others for name in given if isinstance(name, str)}
             return {**rest, "properties": properties, "additionalProperties": False}
-        case {"pattern": str(pattern), **more} if not more:
+        case {"const": str(name), **more} if not more:
+            return {**rest, "properties": {name: others}, "additionalProperties": False}
+        case Mapping() if (pattern := _pattern_of_names(asked)) is not None:
             return {**rest, "patternProperties": {pattern: others}, "additionalProperties": False}
     return schema
+
+
+def _is_said_of_all_names(key: str, value: object) -> bool:
+    """Whether a keyword of names says no more than that they are texts."""
+    if key == "format":
+        return isinstance(value, str) and is_annotation(value)
+    return key in ("title", "description") or (key, value) == ("type", "string")
+
+
+def _pattern_of_names(asked: Mapping[str, Any]) -> str | None:
+    """The one pattern that says the same of names; None where there is none."""
+    match asked:
+        case {"pattern": str(pattern), **more} if not more:
+            return pattern
+        case {"format": str(name), **more} if not more and len(patterns := FORMATS.get(name, ())) == 1:
+            return f"^(?:{patterns[0]})$"
+    if asked.keys() <= {"minLength", "maxLength"} and all(type(one) is int for one in asked.values()):
+        return f"^[^]{{{asked.get('minLength', 0)},{asked.get('maxLength', '')}}}$"
+    return None
 
 
 def _read(given: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -195,60 +216,6 @@ def _matches(pattern: str, name: str) -> bool:
 
 def _matcher(schema: Mapping[str, Any]) -> LLMatcher:
     return LLMatcher(BYTES, json_grammar({"type": "object", **schema}), log_level=0)
-
-
-_YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
-_LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
-_DAY = (
-    "(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
-    "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8])"
-)
-_DATE = f"(?:{_YEAR}-(?:{_DAY})|{_LEAP_YEAR}-02-29)"
-_HOUR = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
-_TIME = rf"{_HOUR}:[0-5][0-9](?:\.[0-9]{{1,6}})?(?:Z|[+-]{_HOUR})"
-_BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-_IPV4 = rf"{_BYTE}(?:\.{_BYTE}){{3}}"
-_GROUP = "[0-9a-fA-F]{1,4}"
-_IPV6 = "|".join(
-    [
-        f"(?:{_GROUP}:){{7}}{_GROUP}",
-        *(f"(?:{_GROUP}:){{{left}}}(?::{_GROUP}){{1,{7 - left}}}" for left in range(1, 7)),
-        f"(?:{_GROUP}:){{1,7}}:",
-        f":(?::{_GROUP}){{1,7}}",
-        "::",
-    ]
-)
-_LABEL = "[a-zA-Z0-9]+(?:-[a-zA-Z0-9]+)*"
-_HOSTNAME = (rf"{_LABEL}(?:\.{_LABEL})*", r"[^.]{1,63}(?:\.[^.]{1,63})*", ".{1,253}")
-_ATOM = r"[a-zA-Z0-9!#$%&'*+\-/=?^_`{|}~]+"
-_DURATION_TIME = "T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
-_DURATION_DATE = "(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
-_SAFE = r"[a-zA-Z0-9\-._~!$&'()*+,;=:@]"
-_ESCAPED = "%[0-9a-fA-F]{2}"
-_SEGMENT = f"(?:{_SAFE}|{_ESCAPED})"
-
-#: Each format's patterns, of which a text matches all.
-FORMATS: dict[str, tuple[str, ...]] = {
-    "date": (_DATE,),
-    "time": (_TIME,),
-    "date-time": (f"{_DATE}T{_TIME}",),
-    "duration": (f"P(?:{_DURATION_DATE}(?:{_DURATION_TIME})?|{_DURATION_TIME}|[0-9]+W)",),
-    "email": (
-        # As `(?:\.{_LABEL})+` llguidance gives up to find out whether any text matches this and the next.
-        rf"{_ATOM}(?:\.{_ATOM})*@{_LABEL}\.{_LABEL}(?:\.{_LABEL})*",
-        r"[^@]{1,64}@[^.]{1,63}(?:\.[^.]{1,63})*",
-        ".{1,254}",
-    ),
-    "hostname": _HOSTNAME,
-    "ipv4": (_IPV4,),
-    "ipv6": (_IPV6,),
-    "uuid": ("[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",),
-    "uri": (
-        rf"[a-zA-Z][a-zA-Z0-9+\-.]*:(?://(?:{_LABEL}(?:\.{_LABEL})*|{_IPV4}|\[(?:{_IPV6})\])(?::[0-9]{{1,4}})?"
-        rf"(?:/{_SEGMENT}*)*|/?{_SEGMENT}+(?:/{_SEGMENT}*)*)"
-        rf"(?:\?(?:{_SEGMENT}|[/?])*)?(?:\#(?:{_SEGMENT}|[/?])*)?",
-    ),
-}
 
 
 #: Characters that no text in an output holds, since JSON writes them by their codes or not at all.
@@ -321,7 +288,8 @@ def _narrowed(schema: Any, path: Path) -> Any:
             raise SchemaProblem((*path, "pattern"), str(error)) from None
     if "format" in schema:
         patterns = _patterns(found.pop("format"), schema, path)
-        found["allOf"] = [*found.get("allOf", ()), *({"pattern": f"^(?:{one})$"} for one in patterns)]
+        if patterns:
+            found["allOf"] = [*found.get("allOf", ()), *({"pattern": f"^(?:{one})$"} for one in patterns)]
     return found
 
 
@@ -330,6 +298,7 @@ def _patterns(value: object, schema: Mapping[str, Any], path: Path) -> tuple[str
     kinds = schema.get("type", "string")
     if kinds != "string" and "string" not in kinds:
         return ()
-    if value not in FORMATS:
-        raise SchemaProblem((*path, "format"), "is not supported")
-    return FORMATS[str(value)]
+    try:
+        return format_patterns(str(value))
+    except ValueError as error:
+        raise SchemaProblem((*path, "format"), str(error)) from None
