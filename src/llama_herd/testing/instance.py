@@ -22,6 +22,7 @@ FORMATS = {
     "ipv6": "2001:db8::1",
     "uri": "https://example.com",
     "uuid": "00000000-0000-4000-8000-000000000000",
+    **{f"uuid{version}": f"00000000-0000-{version}000-8000-000000000000" for version in range(1, 9)},
 }
 
 #: How often a reference may stand within what it refers to, at most. A short value needs none of that.
