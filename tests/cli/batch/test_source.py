@@ -48,9 +48,9 @@ def test_lines_are_counted_also_empty_ones_which_are_no_rows() -> None:
 def test_a_line_that_is_too_long_is_skipped_without_being_held() -> None:
     stream = io.BytesIO(b"x" * 100_000 + b"\nshort\n" + b"y" * 11 + b"\n" + b"z" * 9)
     assert list(read_lines(stream, 10)) == [
-        NumberedLine(1, None),
+        NumberedLine(1, None, 100_000),
         NumberedLine(2, b"short"),
-        NumberedLine(3, None),
+        NumberedLine(3, None, 11),
         NumberedLine(4, b"z" * 9),
     ]
 
@@ -64,7 +64,8 @@ def test_a_line_of_100_mb_is_a_bad_row_and_nothing_more(tmp_path: Path) -> None:
             file.write(b"x" * 1_000_000)
         file.write(b'"}\n' + TEXT)
     long, *others = rows(path)
-    assert long == SourceRow(1, None, f"is longer than {MAX_LINE_BYTES} bytes")
+    told = "must be at most 8,388,608 bytes, got 100,000,014. Fix: shorten or split it"
+    assert long == SourceRow(1, None, told)
     assert [row.fields for row in others] == ROWS
 
 
@@ -122,6 +123,7 @@ def test_an_empty_array_has_no_rows_and_a_json_file_may_hold_lines(tmp_path: Pat
         ('[{"secret": NaN}]', "at its beginning: NaN, "),
         ("[" * 100_000, "at its beginning: NaN, a number that is too long, or too deep nesting"),
         ('[{"secret": 1}] {"secret": 2}', "behind row 1: text follows the array"),
+        ('[{}, {"a": 1, "a": "secret"}]', "behind row 1: an object has the field a twice. Fix: keep one"),
         ('[{"secret": "\udcff"}]', "at its beginning: it is not UTF-8 text: invalid start byte"),
     ],
 )
@@ -184,9 +186,16 @@ def test_a_line_from_a_pipe_is_held_up_to_its_limit(pipe: tuple[int, BinaryIO]) 
     assert list(lines) == [
         NumberedLine(1, b"x" * 9),
         NumberedLine(2, b"short"),
-        NumberedLine(3, None),
+        NumberedLine(3, None, 100),
         NumberedLine(4, b"z" * 10),
     ]
+
+
+@pytest.mark.parametrize("more", [b"", b"\n"])
+@pytest.mark.parametrize("length", [11, 22, 25])
+def test_a_long_line_at_the_end_is_counted_whole(length: int, more: bytes) -> None:
+    lines = read_lines(io.BytesIO(b"short\n" + b"x" * length + more), 10)
+    assert list(lines) == [NumberedLine(1, b"short"), NumberedLine(2, None, length)]
 
 
 def test_a_closed_standard_input_is_one_line() -> None:
@@ -210,6 +219,9 @@ def test_a_closed_standard_input_is_one_line() -> None:
             "must have at most 128 fields, got 201",
         ),
         (b'["secret"]', "must be a JSON object"),
+        (b'{"prompt": "secret", "prompt": "x"}', "has the field prompt twice. Fix: keep one of them"),
+        (b'{"body": {"n": 1, "model": "x", "model": "secret"}}', "has the field model twice"),
+        (b'{"a secret": 1, "a secret": 2}', "has the field ? twice"),
     ],
 )
 def test_a_line_that_is_no_object_says_why_without_a_word_of_it(

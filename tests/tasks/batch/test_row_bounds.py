@@ -20,8 +20,9 @@ from llama_herd.tasks.settings import Settings
 from tests.python_memory import peak_bytes
 
 LINE_BYTES = 1 << 20
-#: Bytes that may be held for each byte of a line while it is read, and for each object or array of it.
-BYTES_EACH, BYTES_OF_CONTAINER = 16, 256
+#: Bytes that may be held for each byte of a line while it is read, and for each object or array of it: of an
+#: object both its pairs and what is made of them.
+BYTES_EACH, BYTES_OF_CONTAINER = 24, 256
 MARK = "@"
 
 LINE: dict[str, Any] = {"custom_id": "a", "method": "POST"}

@@ -137,9 +137,21 @@ def test_a_name_that_came_before_is_an_error_that_names_both_lines() -> None:
     assert second.failure.message == "custom_id: must be unique, but lines 3 and 9 have the same"
 
 
-@pytest.mark.parametrize("name", ["", None, 7, "x" * 513, "\ud800"])
-def test_a_name_that_cannot_be_written_is_refused(name: object) -> None:
-    assert complaint(openai() | {"custom_id": name}).startswith("custom_id: must be a string of 1 to 512")
+@pytest.mark.parametrize(
+    ("name", "got"),
+    [
+        ("", "0"),
+        (None, "none"),
+        (7, "the number 7. Fix: put it into quotes"),
+        (True, "true"),
+        (["secret"], "a list or an object"),
+        ("x" * 1513, "1,513"),
+        ("\ud800", "one with half a pair of surrogates"),
+    ],
+)
+def test_a_name_that_cannot_be_written_is_refused(name: object, got: str) -> None:
+    told = f"custom_id: must be a string of 1 to 512 characters, got {got}"
+    assert complaint(openai() | {"custom_id": name}) == told
 
 
 @pytest.mark.parametrize("prompt", ["\ud800", "a\0b", "", 7, {"a": 1}])

@@ -51,6 +51,12 @@ def test_what_is_counted_is_what_is_read(encoding: str) -> None:
     assert refused.value.code == "invalid_json"
 
 
+def test_a_field_that_comes_twice_is_named() -> None:
+    with pytest.raises(Problem, match="the body has the field n twice") as refused:
+        parse_object(b'{"prompt": "x", "n": 1, "n": 2}', SETTINGS)
+    assert (refused.value.status, refused.value.code) == (400, "invalid_json")
+
+
 def test_a_number_has_few_digits() -> None:
     with pytest.raises(Problem, match=r"at most 100 digits in a number, got 4000"):
         parse_object(b'{"prompt": [' + b"9" * 4000 + b"]}", SETTINGS)

@@ -68,6 +68,7 @@ def test_without_a_form_any_text_may_come(fields: dict[str, Any]) -> None:
         ({"structured_outputs": {}}, "exactly one of json, regex, choice, grammar, got 0"),
         ({"structured_outputs": {"regex": CANARY, "choice": ["a"]}}, "exactly one of"),
         ({"structured_outputs": {"json": CANARY}}, "json must be a JSON schema"),
+        ({"structured_outputs": {"json": '{"type": "null", "type": "CANARY"}'}}, "the field type twice"),
         ({"structured_outputs": {"json": "[" * 100_000}}, "json must be a JSON schema"),
         ({"structured_outputs": {"regex": ""}}, "regex must be a text, and not empty"),
         ({"structured_outputs": {"choice": []}}, "choice must be a list of texts"),

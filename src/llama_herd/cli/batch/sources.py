@@ -18,6 +18,7 @@ from llama_herd.tasks.batch.source_row import (
     parse_row,
     read_lines,
 )
+from llama_herd.tasks.protocol.bounded_json import RepeatedField, fields_once
 
 #: The field, and by default the column, of what a row asks; and where rows are texts.
 PROMPT, TEXT = "prompt", "text"
@@ -56,9 +57,9 @@ def read_prompt(found: NumberedLine | None, field: str = PROMPT) -> SourceRow | 
     """A line of plain text as a prompt, or as another field."""
     if found is None:
         return None
-    line, text = found
+    line, text, _ = found
     if text is None:
-        return SourceRow(line, None, f"is longer than {MAX_LINE_BYTES} bytes")
+        return found.too_long(MAX_LINE_BYTES)
     try:
         return SourceRow(line, {field: text.decode()})
     except UnicodeDecodeError as error:
@@ -143,7 +144,7 @@ class _Elements:
         self._at = 0  # what comes before it in the text has been taken
         self._is_whole = False  # nothing is left to read
         self._num_taken = 0
-        self._decoder = json.JSONDecoder(parse_constant=_refuse)
+        self._decoder = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=fields_once)
 
     def __iter__(self) -> Iterator[Any]:
         self._take("[")
@@ -164,6 +165,8 @@ class _Elements:
             except json.JSONDecodeError as error:
                 if self._is_whole or len(self._text) > MAX_LINE_BYTES:
                     raise self._error(error.msg) from None
+            except RepeatedField as error:
+                raise self._error(f"an object {error}") from None
             except (ValueError, RecursionError):
                 raise self._error("NaN, a number that is too long, or too deep nesting") from None
             else:

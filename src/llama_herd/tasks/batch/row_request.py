@@ -237,7 +237,8 @@ class RequestReader:
         custom_id = fields.get("custom_id", None if is_openai else f"line-{line}")
         is_name = isinstance(custom_id, str) and 0 < len(custom_id) <= MAX_ID_CHARS
         if not is_name or any("\ud800" <= char <= "\udfff" for char in custom_id):  # lone surrogates
-            errors.append(FieldError("custom_id", f"must be a string of 1 to {MAX_ID_CHARS} characters"))
+            told = f"must be a string of 1 to {MAX_ID_CHARS} characters, got {_kind_of_name(custom_id)}"
+            errors.append(FieldError("custom_id", told))
             return None
         first = self._names.first_line(custom_id, line)
         if first != line:
@@ -255,6 +256,22 @@ class RequestReader:
     def _sampling(self, line: int) -> dict[str, Any]:
         """The sampling fields of a line that sets none."""
         return {"seed": seed_of(f"{self._root}-{line}"), **self._options.sampling}
+
+
+def _kind_of_name(given: object) -> str:
+    """What stands where a row's name should, without a text of it."""
+    match given:
+        case None:
+            return "none"
+        case str() if 0 < len(given) <= MAX_ID_CHARS:
+            return "one with half a pair of surrogates"
+        case str():
+            return f"{len(given):,}"
+        case bool():
+            return "true" if given else "false"
+        case int() | float():
+            return f"the number {given}. Fix: put it into quotes"
+    return "a list or an object"
 
 
 def _unknown(name: str, known: Collection[str]) -> FieldError:

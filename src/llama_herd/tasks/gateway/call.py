@@ -12,7 +12,7 @@ from llama_herd.tasks.gateway.problem import CLOSE, Problem, bad_request
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.openai.request_json import parse_request
-from llama_herd.tasks.protocol.bounded_json import JsonTooLarge
+from llama_herd.tasks.protocol.bounded_json import JsonTooLarge, RepeatedField
 from llama_herd.tasks.security.api_keys import KeyRole
 
 T = TypeVar("T")
@@ -102,6 +102,8 @@ def parse_object(raw: bytes, settings: GatewaySettings) -> dict[str, Any]:
         found = parse_request(raw, settings.max_prompt_bytes)
     except JsonTooLarge as error:
         raise bad_request(f"the body {error}. Fix: send less at once", "too_many_values") from None
+    except RepeatedField as error:
+        raise bad_request(f"the body {error}", "invalid_json") from None
     except ValueError:
         raise bad_request("the body must be JSON in UTF-8", "invalid_json") from None
     if found is None:

@@ -5,6 +5,7 @@ as a string of that length. So a process that serves bounds what it parses by it
 """
 
 import json
+from collections import Counter
 from typing import Any, NoReturn
 
 #: Objects and arrays of a document: a body's messages, their parts, and whatever tools are made of.
@@ -16,6 +17,9 @@ MAX_DEPTH = 64
 #: Digits of a whole number. No field takes one of more than 19.
 MAX_DIGITS = 100
 
+#: Characters of the longest name that an error tells.
+MAX_NAME_CHARS = 64
+
 #: Bytes that are counted together. Between two pieces other threads have their turn.
 _PIECE_BYTES = 1 << 16
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -23,6 +27,10 @@ _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 class JsonTooLarge(ValueError):
     """A document becomes more than it may. The message names both numbers and quotes nothing of it."""
+
+
+class RepeatedField(ValueError):
+    """An object has a field twice, of which Python would keep the last. The message names it."""
 
 
 class JsonSize:
@@ -89,10 +97,26 @@ def _outside_texts(piece: bytes, is_in_text: bool) -> tuple[bytes, int]:
 def parse_bounded(raw: bytes, size: JsonSize) -> Any:
     """Parse JSON in UTF-8, which is counted in `size` first.
 
-    Raises JsonTooLarge, UnicodeDecodeError, json.JSONDecodeError, and ValueError for NaN.
+    Raises JsonTooLarge, RepeatedField, UnicodeDecodeError, json.JSONDecodeError, and ValueError for NaN.
     """
     size.add(raw)
-    return json.loads(raw.decode(), parse_int=_bounded_int, parse_constant=_refuse_constant)
+    return json.loads(
+        raw.decode(),
+        parse_int=_bounded_int,
+        parse_constant=_refuse_constant,
+        object_pairs_hook=fields_once,
+    )
+
+
+def fields_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON by its fields. Raises RepeatedField."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        name = next(name for name, count in counts.items() if count > 1)
+        shown = name if name.isidentifier() and len(name) <= MAX_NAME_CHARS else "?"
+        raise RepeatedField(f"has the field {shown} twice. Fix: keep one of them")
+    return found
 
 
 def _bounded_int(digits: str) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator
 
-from llama_herd.tasks.protocol.bounded_json import MAX_VALUES, JsonSize, parse_bounded
+from llama_herd.tasks.protocol.bounded_json import MAX_VALUES, JsonSize, RepeatedField, parse_bounded
 from llama_herd.tasks.protocol.chat import JsonObject, check_json, json_text
 
 #: Of the texts of one form, in UTF-8, whatever else a prompt may have.
@@ -147,6 +147,8 @@ def _read_schema(value: object) -> object:
     _check_bytes(value)
     try:
         return parse_bounded(value.encode(), JsonSize(MAX_VALUES))
+    except RepeatedField:
+        raise
     except ValueError:
         return None
 
