@@ -56,7 +56,7 @@ SHOWN = {
         [("F8_E4M3", 1, 32, 32)],
         "model_type bert",
         "'bert': its tokens see those after them",
-        "a folder with 1 safetensors files",
+        "a folder with 1 safetensors file",
         3,
     ),
     "ggjt": Shown([], "0 parameters", "Take the GGUF file of", "a GGJT file, older than GGUF", None),

@@ -90,7 +90,7 @@ def test_the_status_of_a_failed_job_says_why(redis: Redis, redis_url: str) -> No
     assert ["state", "failed"] in facts
     assert ["error", "poisoned:", "3", "workers", "died", "while"] in [fact[:6] for fact in facts]
     found = json.loads(invoke("status", "a", "--json", HERD_REDIS_URL=redis_url).stdout)
-    message = "3 workers died while they prepared or ran this job"
+    message = "3 workers died while preparing or running this job"
     assert found["error"] == {"code": "poisoned", "message": message, "retriable": False}
     shown = json.loads(invoke("dead", "show", "a", HERD_REDIS_URL=redis_url).stdout)
     assert shown["record"]["error"] == shown["events"][-1]["error"] == found["error"]

@@ -9,8 +9,9 @@ from unicodedata import category
 import pytest
 
 import llama_herd.cli
-from llama_herd.cli.terminal import counted, harmless, say, show
+from llama_herd.cli.terminal import harmless, say, show
 from llama_herd.cli.transcript import Transcript
+from llama_herd.counted import counted
 from llama_herd.tasks.protocol.events import End, Failure
 
 CLI = Path(llama_herd.cli.__file__).parent

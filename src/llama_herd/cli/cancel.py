@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llama_herd.cli.connection import open_client
-from llama_herd.cli.terminal import counted, show
+from llama_herd.cli.terminal import show
+from llama_herd.counted import counted
 from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:

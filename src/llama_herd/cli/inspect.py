@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llama_herd.cli.job_options import Engine, EngineUrl
-from llama_herd.cli.terminal import counted, harmless
+from llama_herd.cli.terminal import harmless
+from llama_herd.counted import counted
 from llama_herd.model.hub.choice import size_text
 
 if TYPE_CHECKING:

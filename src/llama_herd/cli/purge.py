@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from llama_herd.cli.connection import denials_fixed_by, open_client
-from llama_herd.cli.terminal import counted, show
+from llama_herd.cli.terminal import show
+from llama_herd.counted import counted
 from llama_herd.errors import BadInput
 
 #: The fix where the user of Redis may not list jobs.

@@ -8,7 +8,8 @@ from rich.table import Column, Table
 
 from llama_herd.cli.batch.screen import progress_line
 from llama_herd.cli.folding_table import FIGURE, NAME, WHOLE, ColumnKinds, FoldingTable
-from llama_herd.cli.terminal import counted, harmless
+from llama_herd.cli.terminal import harmless
+from llama_herd.counted import counted
 from llama_herd.tasks.client.job_status import JobStatus
 from llama_herd.tasks.client.status_texts import (
     UNKNOWN_TEXT,

@@ -51,11 +51,6 @@ def harmless(text: str) -> str:
     return text.translate(_SHOWN)
 
 
-def counted(number: int, noun: str) -> str:
-    """So many of what has a regular plural: `1 job`, `2,000 jobs`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def say(line: str) -> None:
     """Tell a person something beside what a command prints, in one line, whatever of others it repeats."""
     shown = harmless(line).replace("\n", " ")

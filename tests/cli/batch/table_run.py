@@ -11,7 +11,7 @@ from pyarrow.parquet import read_table
 from llama_herd.cli.batch.files import BatchFiles, BatchPlan
 from llama_herd.cli.batch.input_file import InputOptions
 from llama_herd.cli.batch.output_format import OutputFormat
-from llama_herd.cli.terminal import counted
+from llama_herd.counted import counted
 from llama_herd.tasks import BatchItem, BatchRow, Result
 from llama_herd.tasks.batch.row_options import RowOptions
 from llama_herd.tasks.protocol.job import GenerationJob

@@ -183,14 +183,14 @@ BAD_VALUES: dict[str, tuple[dict[str, Any], str]] = {
         {"tokens": tuple(f"{number:01023}" for number in range(8_300))},
         "tokens has 8490900 characters in all, limit 8388608",
     ),
-    "few types": ({"token_type": np.ones(999, np.int32)}, "token_type has 999 elements, 1000 are needed"),
+    "few types": ({"token_type": np.ones(999, np.int32)}, "token_type has 999 elements, needed: 1,000"),
     "types of fractions": ({"token_type": np.ones(1_000, np.float32)}, "token_type holds float32"),
     "unknown types": ({"token_type": np.full(1_000, 7, np.int32)}, "tokens holds 0 byte tokens, <0x00> to"),
     "no byte tokens": (
         {"token_type": np.ones(1_000, np.int32)},
         "tokens holds 0 byte tokens, <0x00> to <0xFF>",
     ),
-    "many scores": ({"scores": np.ones(1_001, np.float32)}, "scores has 1001 elements, 1000 are needed"),
+    "many scores": ({"scores": np.ones(1_001, np.float32)}, "scores has 1,001 elements, needed: 1,000"),
     "scores of numbers": ({"scores": np.ones(1_000, np.int32)}, "scores holds int32"),
 }
 

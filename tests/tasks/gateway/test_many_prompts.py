@@ -200,7 +200,7 @@ def test_what_may_be_accepted_though_it_was_refused_is_taken_back(
         ([["a"]], "prompt.0", "valid integer"),
         ([[[5]]], "prompt.0", "valid integer"),
         (["a"] * 4, "prompt", "at most 3 prompts, got 4"),
-        ([[5]] * 8000, "prompt", "at most 3 prompts, got 8000"),
+        ([[5]] * 8000, "prompt", "at most 3 prompts, got 8,000"),
         ([[5]] * 9000, None, "at most 8192 objects and arrays"),
         (["a"] * 200_000, None, "must have at most"),
     ],

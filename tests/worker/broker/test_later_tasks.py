@@ -20,7 +20,7 @@ from tests.tiny import write_tiny_gguf
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.long]
 
 INCLUDE = "tests.worker.broker.side_tasks"
-TOLD = "side@test holds {num:,} Celery tasks until their ETA, which take the places of jobs. Fix: send such"
+TOLD = "side@test holds {num:,} Celery tasks with an ETA in the place of jobs. Fix: send such"
 
 
 def send_for_later(url: str, tenant: str, num: int) -> None:

@@ -18,7 +18,7 @@ from llama_herd.cli.batch.schema_columns import schema_columns
 from llama_herd.cli.batch.sources import Source
 from llama_herd.cli.batch.table_layout import TableLayout, own_columns
 from llama_herd.cli.batch.vector_file import VectorFile
-from llama_herd.cli.terminal import counted
+from llama_herd.counted import counted
 from llama_herd.errors import BadInput
 from llama_herd.tasks.batch.answers import AnswerFile, error_line, output_line, vector_line
 from llama_herd.tasks.batch.row_options import RowOptions

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from llama_herd.cli.batch.files import BatchFiles
 from llama_herd.cli.batch.screen import BatchScreen, Summary, progress_line
 from llama_herd.cli.signals import on_signals
-from llama_herd.cli.terminal import counted, in_notebook
+from llama_herd.cli.terminal import in_notebook
+from llama_herd.counted import counted
 from llama_herd.errors import JobNotFound, RedisUnavailable
 from llama_herd.tasks.batch.batch_run import BatchLeft, BatchRun
 from llama_herd.tasks.client.batch.batch_progress import BatchProgress

@@ -12,7 +12,8 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn
 from rich.text import Text
 
-from llama_herd.cli.terminal import counted, harmless, in_notebook, show
+from llama_herd.cli.terminal import harmless, in_notebook, show
+from llama_herd.counted import counted
 from llama_herd.tasks.client.batch.batch_progress import Percentiles
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 

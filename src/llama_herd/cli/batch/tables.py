@@ -14,7 +14,7 @@ from llama_herd.cli.batch.cell_kind import CellKind, Sort, is_unicode, kind_of, 
 from llama_herd.cli.batch.row_template import RowTemplate, named
 from llama_herd.cli.batch.sources import Source
 from llama_herd.cli.batch.text_file import open_text
-from llama_herd.cli.terminal import counted
+from llama_herd.counted import counted
 from llama_herd.errors import BadInput
 from llama_herd.tasks.batch.source_row import MAX_LINE_BYTES, SourceRow
 

@@ -13,7 +13,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from llama_herd.cli.terminal import counted, harmless
+from llama_herd.cli.terminal import harmless
+from llama_herd.counted import counted
 from llama_herd.tasks.client.batch.batch_progress import Percentiles
 from llama_herd.tasks.protocol.events import GOOD_ENDS, End, Event, Started, Token
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from llama_herd.counted import counted
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.file_kind import HEAD_BYTES, recognise
 from llama_herd.model.files.gguf import MAX_DIM, MAX_DIMS, MAX_NAME_BYTES, MAX_TENSORS
@@ -163,6 +164,7 @@ def _shard_paths(index_path: Path) -> list[Path]:
     for path in paths:
         if not path.is_file():
             raise ModelFileError(
-                f"{path}: missing, {INDEX_NAME} names {len(names)} files. {how_to_complete(path.parent)}"
+                f"{path}: missing, {INDEX_NAME} names {counted(len(names), 'file')}. "
+                + how_to_complete(path.parent)
             )
     return paths

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self, TypeGuard
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from llama_herd.counted import counted
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.file_kind import GGUF, HEAD_BYTES, SAFETENSORS, recognise
 from llama_herd.model.files.gguf import Header, TensorEntry, read_header, type_name
@@ -63,7 +64,7 @@ def kind_of(path: Path) -> str:
     """The kind of file or folder at a path, by its first bytes; empty: nothing that can be read."""
     try:
         if path.is_dir():
-            return f"a folder with {len(_weight_paths(path))} safetensors files"
+            return f"a folder with {counted(len(_weight_paths(path)), 'safetensors file')}"
         with closing(_open(path)) as file:
             head = file.read(HEAD_BYTES)
     except OSError:

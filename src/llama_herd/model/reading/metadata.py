@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from llama_herd.counted import counted
 from llama_herd.errors import ModelFileError
 from llama_herd.model.reading.bounded_reader import Array
 
@@ -89,7 +90,7 @@ class Metadata(Mapping[str, object]):
         if values.dtype.kind not in kind:
             raise self.error(key, f"holds {values.dtype} values, the kind {kind!r} is needed")
         if len(values) != length:
-            raise self.error(key, f"has {len(values)} elements, {length} are needed")
+            raise self.error(key, f"has {counted(len(values), 'element')}, needed: {length:,}")
         return values
 
     def nested(self, key: str, default: dict[str, object] | None = None) -> "Metadata":
@@ -115,7 +116,7 @@ class Metadata(Mapping[str, object]):
         """A JSON list of `length` strings, each one of those allowed."""
         items = self._read(key, (list,), "a list")
         if len(items) != length:
-            raise self.error(key, f"has {len(items)} elements, {length} are needed")
+            raise self.error(key, f"has {counted(len(items), 'element')}, needed: {length:,}")
         for item in items:
             if item not in allowed:
                 raise self.error(key, f"holds {quoted(item)}, supported are {', '.join(allowed)}")

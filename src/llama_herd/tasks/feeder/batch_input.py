@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from time import monotonic, sleep
 
+from llama_herd.counted import counted
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.batch.row_request import RequestReader
 from llama_herd.tasks.batch.source_row import (
@@ -117,7 +118,8 @@ def check_input(
         yield_turn()
         found.num_rows += 1
         if found.num_rows > max_rows:
-            message = f"the file has more than {max_rows:,} rows. Fix: split it, or HERD_GATEWAY_BATCH_ROWS"
+            most = counted(max_rows, "row")
+            message = f"the file has more than {most}. Fix: split it, or HERD_GATEWAY_BATCH_ROWS"
             found.refuse("too_many_rows", message, row.line)
             return found
         found.note(reader.read(row), endpoint)

@@ -8,6 +8,7 @@ from math import ceil
 from pathlib import Path
 from time import monotonic
 
+from llama_herd.counted import counted
 from llama_herd.errors import BadInput, HerdError
 from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.connection.connect import cancel_tasks
@@ -96,7 +97,8 @@ class ConcurrencyLimit:
             raise bad_request(f"{num} streams at once, and at most {most} may be. {fix}", "too_many_streams")
         num = max(num, min(1 + num_bytes // SLOT_BYTES, most))
         if self._taken[tenant] + num > self._most_of_one:
-            message = f"{self._most_of_one} answers are under way for this tenant, the most that may be"
+            has = counted(self._most_of_one, "answer")
+            message = f"this tenant has {has} under way, the most that may be"
             raise Problem(429, "too_many_streams", message, headers=PASSES)
         if self.num_taken + num > self._most:
             raise Problem(503, "too_many_streams", "too many answers are under way here", headers=PASSES)

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ValidationError
 from redis.exceptions import ResponseError
 
+from llama_herd.counted import counted
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.ledger.answers import (
     Adopt,
@@ -165,7 +166,7 @@ class Ledger(JobReads):
         job is cancelled, expired or poisoned, its final event is written before the answer. queue: where the
         message was. If the job's record names another one, or none is given, it takes a round trip more.
         """
-        poisoned = f"{self.max_attempts} workers died while they prepared or ran this job"
+        poisoned = f"{counted(self.max_attempts, 'worker')} died while preparing or running this job"
         return call(
             _CLAIM,
             read_claim,

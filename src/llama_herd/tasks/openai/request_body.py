@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
+from llama_herd.counted import counted
 from llama_herd.errors import MAX_FIELD_ERRORS, FieldError, InvalidJob
 from llama_herd.tasks.openai.other_fields import NEUTRAL, REFUSED, shown_name
 from llama_herd.tasks.openai.turns import job_turns
@@ -93,7 +94,7 @@ class RequestBody:
         if num < 2:
             return [self.job(settings)]
         if num > max_prompts:
-            self._refuse("prompt", f"must be at most {max_prompts} prompts, got {num}")
+            self._refuse("prompt", f"must be at most {counted(max_prompts, 'prompt')}, got {num:,}")
             raise InvalidJob(self.errors)
         jobs, errors = list[GenerationJob](), list[FieldError]()
         for number, prompt in enumerate(self._prompts):

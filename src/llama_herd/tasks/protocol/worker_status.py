@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from llama_herd.counted import counted
 from llama_herd.tasks.connection.complaint import no_list, quoted
 
 #: Only a ready worker takes jobs and runs them.
@@ -181,7 +182,7 @@ class WorkerStatus(BaseModel):
             )
         if self.later_tasks:
             complaints.append(
-                f"{self.name} holds {self.later_tasks:,} Celery tasks until their ETA, which take the places "
+                f"{self.name} holds {counted(self.later_tasks, 'Celery task')} with an ETA in the place "
                 f"of jobs. Fix: {LATER_FIX}"
             )
         if self.namesake:

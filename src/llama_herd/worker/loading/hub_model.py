@@ -2,6 +2,7 @@
 
 import sys
 
+from llama_herd.counted import counted
 from llama_herd.errors import SettingsError
 from llama_herd.extras import need_extra
 from llama_herd.model.hub.choice import Choose, ChosenFiles, Room, choose, choose_texts, size_text
@@ -50,7 +51,7 @@ def fetch_with_bar(name: HubName, settings: WorkerSettings) -> HubModel:
     """Fetch a model, with a bar on a terminal, and say on standard error what comes, and why that."""
 
     def tell(choice: ChosenFiles) -> None:
-        what = choice.name or f"{len(choice.files)} files"
+        what = choice.name or counted(len(choice.files), "file")
         line = f"herd: fetching {what} of {name.repo}, {size_text(choice.num_bytes)}: {choice.why}"
         print(line, file=sys.stderr, flush=True)
 

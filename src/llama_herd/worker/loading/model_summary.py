@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from llama_herd.counted import counted
 from llama_herd.errors import BadInput, ModelFileError, SettingsError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.model_file import ModelFile
@@ -240,6 +241,6 @@ def _short(value: object) -> bool | int | float | str:
         case tuple() | list() if len(value) <= MAX_SHOWN_VALUES:
             return _short(", ".join(map(str, value)))
         case Sized():
-            return f"{len(value)} values"
+            return counted(len(value), "value")
         case _:
             return "none"
