@@ -163,6 +163,7 @@ def test_a_table_and_its_columns_make_rows(command: BatchCommand, worker: StandI
         (("batch", "none.jsonl", "-o", "out.jsonl"), "none.jsonl: no such file"),
         (("batch", "in.jsonl", "-o", "no/out.jsonl"), "no/out.jsonl cannot be written"),
         (("batch", "in.jsonl", "-o", "foreign.jsonl"), "Fix: choose another -o"),
+        (("batch", "in.jsonl", "-o", "./in.jsonl"), "in.jsonl is the input itself. Fix: choose another -o"),
         (("batch", "in.csv", "-o", "out.jsonl"), "in.csv has no column prompt; its columns are: question"),
         (("batch", "in.jsonl", "-o", "out.jsonl", "--set", "top_k"), "--set top_k: must be followed by"),
         (

@@ -221,6 +221,8 @@ class BatchFiles:
     def __init__(self, plan: BatchPlan) -> None:
         self.plan = plan
         self.source = open_source(plan.input_name, plan.reading)
+        if plan.input_name != STDIN and plan.output.exists() and plan.output.samefile(plan.input_name):
+            raise BadInput(f"-o {plan.output} is the input itself. Fix: choose another -o")
         self.layout = table_layout(plan, self.source)
         self.num_rows = self.source.num_rows()  # which finds what cannot be read, before a file is made
         self._answers = AnswerFile(plan.answers)
