@@ -73,6 +73,9 @@ def _with_names(schema: Any, told: Callable[[str], str]) -> Any:
     if not isinstance(schema, dict):
         return schema
     found = {key: _with_names(value, told) for key, value in schema.items()}
+    match found.get("propertyNames"):
+        case {"pattern": str(pattern)}:
+            found["propertyNames"] = {"pattern": told(pattern)}
     names = found.get("patternProperties", {})
     return found | ({"patternProperties": {told(key): one for key, one in names.items()}} if names else {})
 

@@ -152,6 +152,28 @@ def _object(rng: Random, depth: int) -> Schema:
     return {**_some_type(rng, "object"), **found}
 
 
+def _record(rng: Random, depth: int) -> Schema:
+    """An object by what its names are."""
+    low = rng.randrange(3)
+    names = rng.choice(
+        (
+            {"minLength": low, "maxLength": low + rng.randrange(3)},
+            {"minLength": low},
+            {"format": rng.choice([*FORMATS, "password"])},
+            {"pattern": rng.choice(PATTERNS)},
+            {"const": rng.choice(NAMES)},
+            {"enum": rng.sample(NAMES, 2)},
+        )
+    )
+    required = [rng.choice(NAMES)] if rng.random() < 0.3 else []
+    return {
+        "type": "object",
+        "propertyNames": names,
+        "additionalProperties": _schema(rng, depth - 1),
+        "required": required,
+    }
+
+
 def _any_of(rng: Random, depth: int) -> Schema:
     return {"anyOf": [_schema(rng, depth - 1) for _ in range(rng.randint(1, 3))]}
 
@@ -170,4 +192,4 @@ def _all_of(rng: Random, depth: int) -> Schema:
 
 _Kind = Callable[[Random, int], Schema]
 _FLAT: tuple[_Kind, ...] = (_string, _format, wild_number, wild_number, _simple, _enum, _const, _reference)
-_DEEP: tuple[_Kind, ...] = (_array, _object, _object, _object, _any_of, _one_of, _all_of)
+_DEEP: tuple[_Kind, ...] = (_array, _object, _object, _object, _record, _any_of, _one_of, _all_of)
