@@ -9,5 +9,6 @@ def num_errors(redis: Redis, code: str) -> int:
     A Redis before 7 counts those of commands in scripts as ERR, like many others.
     """
     is_old = int(redis.info("server")["redis_version"].partition(".")[0]) < 7
-    nums = {name: each["count"] for name, each in redis.info("errorstats").items()}
+    found = redis.info("errorstats").items()  # of older versions of redis-py the text "count=1"
+    nums = {name: int("".join(filter(str.isdigit, str(each)))) for name, each in found}
     return sum(nums.get(f"errorstat_{one}", 0) for one in ([code, "ERR"] if is_old else [code]))

@@ -1,4 +1,4 @@
-"""The product runs with the oldest versions of its packages that pyproject.toml allows, all at once.
+"""The product runs with older versions of its packages, as far as pyproject.toml allows them.
 
 A Celery shop has its own: pip leaves what is installed as long as it is allowed.
 """
@@ -16,6 +16,20 @@ ROOT = Path(__file__).parents[1]
 EXTRAS = ("celery", "cli", "worker", "hub", "batch", "gateway")
 #: torch is gigabytes, and the tests run with an older one elsewhere.
 NOT_TRIED = {"llama-herd", "torch"}
+#: Older versions of Celery, each with the last kombu of its time.
+CELERIES = (("celery[redis]==5.5.3", "kombu==5.5.4"), ("celery[redis]==5.6.3", "kombu==5.6.2"))
+#: What stands on their insides.
+OF_CELERY = (
+    "tests/worker/broker",
+    "tests/worker/jobs",
+    "tests/worker/test_worker.py",
+    "tests/worker/test_roles.py",
+    "tests/worker/test_tenants.py",
+    "tests/worker/test_urgent_jobs.py",
+    "tests/tasks/client",
+    "tests/tasks/test_app.py",
+    "tests/tasks/test_generate.py",
+)
 #: A queue with passwords, a batch, links, a page, requests to a gateway and the tokenizer.
 TRIED = (
     "tests/worker/test_roles.py",
@@ -53,9 +67,19 @@ def run(*command: str | Path, **env: str) -> None:
     assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
 
 
+def install(folder: Path, *wanted: str) -> str:
+    """Install these beside our own environment. Returns the path for Python, which finds them first."""
+    run(sys.executable, "-m", "pip", "install", "-q", "--target", folder, *wanted)
+    return f"{folder}:{ROOT / 'src'}:{ROOT}"
+
+
 def test_the_oldest_versions_that_are_allowed_will_do(tmp_path: Path) -> None:
-    wanted = [f"{name}=={version}" for name, version in lowest_versions().items()]
-    run(sys.executable, "-m", "pip", "install", "-q", "--target", tmp_path, *wanted)
-    path = f"{tmp_path}:{ROOT / 'src'}:{ROOT}"
+    path = install(tmp_path, *(f"{name}=={version}" for name, version in lowest_versions().items()))
     run(sys.executable, "-m", "llama_herd.cli", "demo", PYTHONPATH=path)
     run(sys.executable, "-m", "pytest", "-q", *TRIED, PYTHONPATH=path)
+
+
+@pytest.mark.parametrize("wanted", CELERIES)
+def test_older_versions_of_celery_will_do(tmp_path: Path, wanted: tuple[str, ...]) -> None:
+    path = install(tmp_path, *wanted)
+    run(sys.executable, "-m", "pytest", "-q", *OF_CELERY, PYTHONPATH=path)
