@@ -79,7 +79,8 @@ def test_a_result_that_nobody_will_write_is_an_error_at_once(client: Client, red
         if name == "purged":
             client.submit(prompt="x", job_id=name)
             client.purge(name)
-        with pytest.raises(JobNotFound, match=f"no job {name}: .* HERD_STREAM_TTL_S ago, .* Fix: .*wait=True"):
+        told = f"no job {name}: .* HERD_STREAM_TTL_S ago, or .* Fix: .*wait=True"
+        with pytest.raises(JobNotFound, match=told):
             client.result(name)
         with pytest.raises(JobNotFound):
             next(client.stream(name, wait=False))
