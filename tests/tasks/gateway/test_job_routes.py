@@ -113,7 +113,9 @@ def test_who_asks_for_the_head_of_a_stream_waits_for_nothing(gateway: GatewayThr
     assert gateway.context.concurrency.num_taken == 0
 
 
-@pytest.mark.parametrize("number", ["-1", "x", "9" * 16, "²", "1-", "-0123abcd", "1-0123abcd9"])
+@pytest.mark.parametrize(
+    "number", ["-1", "x", "9" * 16, "²", "1-", "-0123abcd", "1-0123abcd9", "0-0123abcd", "01-0123abcd"]
+)
 def test_a_wrong_number_is_refused(gateway: GatewayThread, herd: Herd, number: str) -> None:
     place = f"/v1/jobs/{submitted(gateway).json['id']}/events"
     headers = {"Last-Event-ID": number.encode("utf-8").decode("latin-1")}

@@ -12,8 +12,8 @@ TEXT = "a string of characters that UTF-8 can encode"
 MODEL = "1 to 128 letters, digits, dots, underscores or dashes"
 #: Scripts in Redis count exactly so far.
 MAX_COUNT = 1 << 53
-#: Number of an event, and perhaps a mark of what it says: see `cursor` of events.
-_CURSOR = re.compile(r"([0-9]{1,15})(-[0-9a-f]{8})?")
+#: The number of an event, or its cursor as the event itself says it: see `cursor` of events.
+_CURSOR = re.compile(r"[0-9]{1,15}|[1-9][0-9]{0,14}-[0-9a-f]{8}")
 
 
 def checked_count(
@@ -32,9 +32,10 @@ def checked_after(after: int | str) -> tuple[int, str | None]:
     """
     if not isinstance(after, str):
         return checked_count("after", after), None
-    if not (found := _CURSOR.fullmatch(after)):
+    if not _CURSOR.fullmatch(after):
         raise BadInput(f"after: must be the number of an event, or its cursor, got {shortened(after)}")
-    return int(found[1]), after if found[2] else None
+    number, mark, _ = after.partition("-")
+    return int(number), after if mark else None
 
 
 def checked_seconds(
