@@ -125,6 +125,16 @@ def test_a_cursor_is_that_of_what_an_event_says(event: EmitEntry) -> None:
     assert found.model_copy(update={"epoch": 9}).cursor != found.cursor
 
 
+def test_outputs_that_say_the_same_have_other_cursors() -> None:
+    """Two outputs of one prompt begin alike, and another worker may write them in another order."""
+    first, second = (Token(seq=2, job=JOB, epoch=1, i=0, ids=(5,), text="a", choice=one) for one in (0, 1))
+    assert first.cursor != second.cursor
+    ended, cancelled = (
+        End(seq=2, job=JOB, epoch=1, finish_reason=one, n=0, attempts=1) for one in ("stop", "cancelled")
+    )
+    assert ended.cursor != cancelled.cursor
+
+
 def ids_of(events: Iterable[Event]) -> list[tuple[int, ...]]:
     result = Result.from_events(events)
     return [one.ids for one in result.choices or (result,)]

@@ -97,7 +97,10 @@ class ToolCall(BaseModel):
 
 
 #: Fields that tell an event from another one that has its number, after a part of the stream was lost.
-_TELLING = {"type", "epoch", "at_ms", "worker", "i", "ids", "text", "texts", "n"}
+_TELLING = {
+    *("type", "epoch", "at_ms", "worker"),
+    *("choice", "i", "ids", "text", "texts", "n", "finish_reason"),
+}
 
 
 class _Event(BaseModel):
