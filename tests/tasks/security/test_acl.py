@@ -75,7 +75,7 @@ COMMANDS: dict[str, set[Role]] = {
     "XADD herd:{t}:dead * raw x": {W, O, G},
     "HGET herd:{t}:unacked tag": {W, O, G},
     "ZRANGEBYSCORE herd:{t}:unacked_index 0 1": {W, O, G},
-    "ZREVRANGEBYSCORE herd:{t}:unacked_index 1 0": {W},  # older workers
+    "ZREVRANGEBYSCORE herd:{t}:unacked_index 1 0": set(),
     # what is paused
     "ZSCORE herd:{t}:drained x": {W, O, G},
     "ZRANGEBYSCORE herd:{t}:paused 0 1": {P, W, O, G},
@@ -86,7 +86,7 @@ COMMANDS: dict[str, set[Role]] = {
     "ZREM herd:{t}:outbox:dead x": {P, W, O, G},
     "ZRANGE herd:{t}:outbox 0 -1": {W, O, G},
     "HGET herd:{t}:outbox:entries x": {W, O, G},
-    "SET herd:{t}:unacked_mutex x": {W},  # older workers
+    "SET herd:{t}:unacked_mutex x": set(),
     # files and batches of the gateway
     "HGETALL {j}:file": {W, O, G},
     "HSET {j}:batch state x": {W, O, G},

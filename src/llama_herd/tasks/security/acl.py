@@ -72,10 +72,9 @@ from llama_herd.tasks.security.rights import (
 _PASS_ON = command_names("LPUSH LRANGE LREM HSCAN HDEL ZREM")
 #: Celery puts a message into a queue: it looks up the queues of an exchange.
 _SEND = command_names("LPUSH SADD SMEMBERS MULTI EXEC")
-#: Celery consumes a queue, notes messages under way, and stores results and chords. Older workers look by
-#: ZREVRANGEBYSCORE for those that nobody acknowledges, under the lock `unacked_mutex`.
+#: Celery consumes a queue, notes messages under way, and stores results and chords.
 _CONSUME = command_names(
-    """LPUSH RPUSH LLEN HSET HGET HDEL ZADD ZREM ZRANGE ZREVRANGEBYSCORE ZCOUNT LRANGE
+    """LPUSH RPUSH LLEN HSET HGET HDEL ZADD ZREM ZRANGE ZCOUNT LRANGE
     SADD SMEMBERS SREM GET MGET SET SETEX INCR EXPIRE PEXPIRE EXISTS TYPE DEL PUBLISH XRANGE
     MULTI EXEC DISCARD WATCH UNWATCH"""
 )

@@ -81,7 +81,6 @@ KEY_TYPES = {
     **dict.fromkeys(PAUSES, KeyType.PAUSES),
     "outbox:entries": KeyType.HASH,
     **dict.fromkeys(("{*}:events", "dead"), KeyType.STREAM),
-    "unacked_mutex": KeyType.STRING,  # of older workers
 }
 
 _COMMANDS_OF_TYPE = {
@@ -90,7 +89,7 @@ _COMMANDS_OF_TYPE = {
     KeyType.SET: command_names("SADD SREM SMEMBERS SSCAN"),
     KeyType.SORTED_SET: command_names(
         "ZADD ZREM ZSCORE ZMSCORE ZRANK ZREVRANK ZCARD ZCOUNT ZRANGE ZREVRANGE ZRANGEBYSCORE "
-        "ZREVRANGEBYSCORE ZREMRANGEBYSCORE ZREMRANGEBYRANK"
+        "ZREMRANGEBYSCORE ZREMRANGEBYRANK"
     ),
     KeyType.STREAM: command_names("XADD XDEL XLEN XTRIM XRANGE XREVRANGE XREAD"),
     KeyType.STRING: command_names("GET MGET SET SETEX INCR"),
