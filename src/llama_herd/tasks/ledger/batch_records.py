@@ -61,7 +61,7 @@ class BatchRequest:
     @classmethod
     def parse(cls, raw: bytes) -> "BatchRequest":
         facts = json.loads(raw)
-        return cls(**{name: facts[name] for name in cls.__slots__ if name in facts})
+        return cls(**{name: facts[name] for name in cls.__slots__})
 
 
 class SealedPart(NamedTuple):

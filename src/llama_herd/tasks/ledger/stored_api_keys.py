@@ -42,8 +42,8 @@ class ApiKey:
         try:
             facts = json.loads(raw)
             words = {name: str(facts[name]) for name in ("digest", "name", "tenant", "role")}
-            created_ms, max_priority = int(facts["created_ms"]), int(facts.get("max_priority", MAX_PRIORITY))
-            expires_ms = None if facts.get("expires_ms") is None else int(facts["expires_ms"])
+            created_ms, max_priority = int(facts["created_ms"]), int(facts["max_priority"])
+            expires_ms = None if facts["expires_ms"] is None else int(facts["expires_ms"])
             return cls(
                 fingerprint,
                 created_ms=created_ms,

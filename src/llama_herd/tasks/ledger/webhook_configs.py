@@ -58,8 +58,8 @@ class WebhookConfig:
                 hosts=hosts,
                 jobs=bool(facts["jobs"]),
                 created_ms=int(facts["created_ms"]),
-                old_secret=str(facts.get("old_secret", "")),
-                old_until_ms=int(facts.get("old_until_ms", 0)),
+                old_secret=str(facts["old_secret"]),
+                old_until_ms=int(facts["old_until_ms"]),
             )
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise RecordUnreadable(
