@@ -38,7 +38,7 @@ def full_events(job_id: str, epoch: int, seq: int, job: GenerationJob) -> list[E
             "pieces": pieces,
         }
     about = {"attempt": 1, "worker": "w", "model": "m", "seed": 1, "n": asked.n}
-    events: list[Event] = [Started(seq=seq + 1, prompt_tokens=num_prompt, **about, **echoed, **same)]
+    events: list[Event] = [Started(at_ms=1, seq=seq + 1, prompt_tokens=num_prompt, **about, **echoed, **same)]
     prompt: dict[str, Any] = {}
     if asked.prompt_logprobs is not None:
         prompt = {"prompt_logprobs": (SCORE,) * (num_prompt - 1)}
@@ -62,7 +62,7 @@ def full_vectors(job_id: str, epoch: int, seq: int, job: TextJob) -> list[Event]
     """The events of a job with texts, whose vectors are as wide as any model's; ranks have one number."""
     same: dict[str, Any] = {"job": job_id, "epoch": epoch}
     about = {"attempt": 1, "worker": "w", "model": "m", "seed": 1, "texts": job.num_texts}
-    events: list[Event] = [Started(seq=seq + 1, prompt_tokens=job.num_texts, **about, **same)]
+    events: list[Event] = [Started(at_ms=1, seq=seq + 1, prompt_tokens=job.num_texts, **about, **same)]
     for first in range(0, job.num_texts, EVENT_TEXTS):
         texts = tuple(range(first, min(first + EVENT_TEXTS, job.num_texts)))
         events.append(

@@ -101,7 +101,7 @@ def _emit(ledger: Ledger, events: Sequence[Event]) -> RedisCall[Any]:
 
 
 def _started(job_id: str) -> Started:
-    return Started(seq=1, job=job_id, epoch=1, attempt=1, worker="w", model="tales", seed=7)
+    return Started(at_ms=1, seq=1, job=job_id, epoch=1, attempt=1, worker="w", model="tales", seed=7)
 
 
 def _token(job_id: str, seq: int, i: int, size: int) -> Token:

@@ -169,7 +169,9 @@ class StandIn:
             return self._vector_entries(job_id, claim, job.documents, 1, failure)
         of_job = {"job": job_id, "epoch": claim.epoch}
         model, seed = self._status.model, job.sampling.seed or 0
-        started = Started(seq=claim.seq + 1, attempt=1, worker=OWNER, model=model, seed=seed, **of_job)
+        started = Started(
+            at_ms=claim.now_ms, seq=claim.seq + 1, attempt=1, worker=OWNER, model=model, seed=seed, **of_job
+        )
         text = f"{job.prompt}: {' '.join(map(str, range(n)))}"
         token = Token(seq=claim.seq + 2, i=claim.n, ids=tuple(range(n)), text=text, **of_job)
         end = End(
@@ -195,7 +197,16 @@ class StandIn:
         of_job = {"job": job_id, "epoch": claim.epoch}
         num, model = len(texts), self._status.model
         events: list[Event] = [
-            Started(seq=claim.seq + 1, attempt=1, worker=OWNER, model=model, seed=0, texts=num, **of_job)
+            Started(
+                at_ms=claim.now_ms,
+                seq=claim.seq + 1,
+                attempt=1,
+                worker=OWNER,
+                model=model,
+                seed=0,
+                texts=num,
+                **of_job,
+            )
         ]
         if failure is None:
             self.texts += texts

@@ -17,7 +17,7 @@ from tests.chaos.harness.sabotage import POISONS
 from tests.tasks.herd import Herd
 
 TEXT_SHA256 = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"  # of "hello"
-STARTED = Started(seq=1, job="j", epoch=1, attempt=1, worker="w", model="m", seed=7)
+STARTED = Started(at_ms=1, seq=1, job="j", epoch=1, attempt=1, worker="w", model="m", seed=7)
 HEL = Token(seq=2, job="j", epoch=1, i=0, ids=(5, 6), text="hel")
 LO = Token(seq=3, job="j", epoch=2, i=2, ids=(7,), text="lo")
 END = End(seq=4, job="j", epoch=2, finish_reason="stop", n=3, text_sha256=TEXT_SHA256, attempts=1)

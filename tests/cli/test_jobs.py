@@ -97,7 +97,7 @@ def test_the_status_of_a_failed_job_says_why(redis: Redis, redis_url: str) -> No
 
 
 @with_redis
-@pytest.mark.parametrize("reason", ["cancelled", "revoked", "expired"])
+@pytest.mark.parametrize("reason", ["cancelled", "revoked", "deadline"])
 def test_the_status_of_a_job_that_ended_early_says_what_was_asked_for(
     redis_url: str, reason: CancelReason
 ) -> None:

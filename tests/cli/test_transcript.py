@@ -6,7 +6,7 @@ from llama_herd.cli.transcript import Transcript
 from llama_herd.tasks.client.place_watch import Queued
 from llama_herd.tasks.protocol.events import End, Event, Failure, Started, Token
 
-STARTED = Started(seq=1, job="j", epoch=1, attempt=1, worker="w", model="m", seed=1, n=3)
+STARTED = Started(at_ms=1, seq=1, job="j", epoch=1, attempt=1, worker="w", model="m", seed=1, n=3)
 
 
 def token(seq: int, choice: int, text: str) -> Token:

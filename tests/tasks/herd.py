@@ -106,7 +106,7 @@ class Herd:
 
 def started(job_id: str, seq: int = 1, epoch: int = 1, i: int = 0, *, texts: int | None = None) -> EmitEntry:
     event = Started(
-        seq=seq, job=job_id, epoch=epoch, attempt=1, worker="w", model="tales", seed=7, texts=texts
+        at_ms=1, seq=seq, job=job_id, epoch=epoch, attempt=1, worker="w", model="tales", seed=7, texts=texts
     )
     return EmitEntry.from_event(event, i)
 

@@ -58,7 +58,9 @@ def of_texts(*vectors: tuple[float, ...]) -> Result:
     """The result of a job whose texts had these vectors."""
     told = [b64encode(array("f", one).tobytes()).decode() for one in vectors]
     same: dict[str, Any] = {"job": "a", "epoch": 1}
-    start = Started(seq=1, attempt=1, worker="w", model="m", seed=1, texts=len(told), prompt_tokens=1, **same)
+    start = Started(
+        at_ms=1, seq=1, attempt=1, worker="w", model="m", seed=1, texts=len(told), prompt_tokens=1, **same
+    )
     brought = Vectors(seq=2, texts=tuple(range(len(told))), vectors=tuple(told), **same)
     end = End(seq=3, finish_reason="stop", n=len(told), attempts=1, **same)
     return Result.from_events([start, brought, end])

@@ -18,7 +18,7 @@ COMMON = {"v": 1, "job": "a", "epoch": 1}
 
 
 def started() -> Started:
-    return Started(**COMMON, seq=1, attempt=1, worker="w", model="m", seed=1)
+    return Started(**COMMON, at_ms=1, seq=1, attempt=1, worker="w", model="m", seed=1)
 
 
 def token(seq: int, text: str) -> Token:

@@ -1,6 +1,5 @@
 """The output's files: whole lines only, what they say is done, and which run they belong to."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,15 +135,6 @@ def test_another_default_is_nothing_to_rows_that_are_all_given_a_model(plan: Bat
     run = RunFile.open(begun)
     plan.output.write_bytes(answer(1, run.run_id))
     assert RunFile.open(replace(begun, default_model="hen")) == run
-
-
-def test_a_run_that_an_older_version_began_goes_on(plan: BatchPlan) -> None:
-    run = RunFile.open(plan)
-    plan.output.write_bytes(answer(1, run.run_id))
-    known = json.loads(plan.run_file.read_text())
-    del known["input_sha256"], known["default_model"]
-    plan.run_file.write_text(json.dumps(known))
-    assert RunFile.open(plan).run_id == run.run_id
 
 
 @pytest.mark.parametrize("run", ["", "{}", "nonsense"])

@@ -48,7 +48,7 @@ class Stream:
 
     def attempt(self, epoch: int, num_events: int, first_id: int = 100) -> None:
         fields: Any = {"seq": self.seq, "job": JOB, "epoch": epoch, "seed": 7, "n": len(self.nums)}
-        self.events.append(Started(**fields, attempt=epoch, worker="w", model="tales"))
+        self.events.append(Started(**fields, at_ms=1, attempt=epoch, worker="w", model="tales"))
         for _ in range(num_events):
             choice = self.draw.randrange(len(self.nums))
             at, num = self.nums[choice], self.draw.choice((1, 1, 2, 3))

@@ -185,10 +185,11 @@ def test_a_bare_message_beside_a_submitted_job_is_forgotten_too(client: Client, 
     assert holders(herd.redis) == set()
 
 
-def test_a_record_of_an_older_version_is_searched_for(client: Client, herd: Herd) -> None:
-    """It does not tell how its job came."""
+def test_a_job_whose_record_was_lost_is_searched_for(client: Client, herd: Herd) -> None:
+    """Nobody knows how it came."""
     client.submit(prompt="x", job_id="a")
-    herd.redis.hdel(herd.ledger.job_key("a"), "bare")
+    herd.redis.delete(herd.ledger.job_key("a"))
+    herd.claim("a")
     bury_bare_message(herd)
     client.purge("a")
     assert holders(herd.redis) == set()

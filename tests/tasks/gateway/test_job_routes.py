@@ -198,7 +198,8 @@ def test_a_job_tells_its_moments_and_to_operators_what_it_asks(gateway: GatewayT
     assert [one["what"] for one in waiting["timeline"]] == ["queued"]
     run_to_its_end(herd, job_id)
     ended = gateway.ask("GET", f"/v1/jobs/{job_id}").json
-    assert [one["what"] for one in ended["timeline"]] == ["queued", "claimed", "ended"]
+    moments = [one["what"] for one in ended["timeline"]]
+    assert moments == ["started", "queued", "claimed", "ended"]  # by its event it began in 1970
     assert ended["job"]["prompt"] == JOB["prompt"]
     assert ended["job"]["sampling"]["max_tokens"] == 4
     assert ended["ended_ms"] == ended["timeline"][-1]["at_ms"]

@@ -88,7 +88,7 @@ def test_a_stream_counts_as_it_comes_by_vllm_s_option(
         job_id = str(answer.getheader("X-Job-Id"))
         herd.claimed(job_id)
         first = Started(
-            seq=1, job=job_id, epoch=1, attempt=1, worker="w", model="tales", seed=7, prompt_tokens=3
+            at_ms=1, seq=1, job=job_id, epoch=1, attempt=1, worker="w", model="tales", seed=7, prompt_tokens=3
         )
         usage = Usage(prompt_tokens=3, completion_tokens=1, total_tokens=4)
         last = End(seq=3, job=job_id, epoch=1, finish_reason="stop", n=1, attempts=1, usage=usage)

@@ -40,7 +40,7 @@ SCORES = {
 }
 CALLS: Any = ({"index": 0, "id": "abcdefghi", "name": "f", "arguments": json.dumps({"pieces": [ODD]})},)
 EVENTS: list[Event] = [
-    Started(seq=1, attempt=1, worker="w", model="tales", seed=2**60, **HEAD, **PROMPT),
+    Started(at_ms=1, seq=1, attempt=1, worker="w", model="tales", seed=2**60, **HEAD, **PROMPT),
     Token(seq=2, i=0, ids=(5, 6), text=ODD, tool_calls=CALLS, content=ODD, **HEAD, **SCORES),
     Token(seq=3, i=2, ids=(), text="", reasoning="\u00e9 \U0001f600", **HEAD),
     End(

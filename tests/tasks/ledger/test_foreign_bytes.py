@@ -34,8 +34,8 @@ EVENTS = [
     EVENT | {"seq": 10**30},
     EVENT | {"job": "b"},
     EVENT | {"logprobs": [None], "top_logprobs": [[[1, None]]]},
-    HEAD | {"type": "started", "attempt": 1, "worker": "w", "model": "m", "seed": 7, "n": 0},
-    HEAD | {"type": "started", "attempt": 1, "worker": "w", "model": "m", "seed": 7, "n": 10**9},
+    HEAD | {"type": "started", "attempt": 1, "worker": "w", "model": "m", "seed": 7, "at_ms": 1, "n": 0},
+    HEAD | {"type": "started", "attempt": 1, "worker": "w", "model": "m", "seed": 7, "at_ms": 1, "n": 10**9},
     END,
 ]
 VALUES = (

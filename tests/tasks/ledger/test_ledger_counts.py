@@ -142,7 +142,7 @@ class Walk:
                 self.redis.zadd(f"{PREFIX}{name}", {job_id: 1})
 
     def cancel(self, job_id: str) -> None:
-        self.run(self.ledger.cancel(job_id, self.draw.choice(("cancelled", "deadline", "expired"))))
+        self.run(self.ledger.cancel(job_id, self.draw.choice(("cancelled", "deadline"))))
 
     def purge(self, job_id: str) -> None:
         self.run(self.ledger.purge(job_id, mark=self.draw.random() < 0.3))

@@ -31,8 +31,8 @@ def wait_long(herd: Herd, num_jobs: int = BACKLOG) -> None:
     herd.redis.lset(OTHER, -1, message.replace(tag_time, b"1"))
 
 
-def accepted_by_older_scripts(herd: Herd) -> None:
-    """What no older script writes is not there."""
+def delete_lines(herd: Herd) -> None:
+    """As somebody may who is told that one of them is spoilt."""
     herd.redis.delete(*herd.redis.keys("herd:default:pending:*"))
 
 
@@ -78,7 +78,7 @@ def test_a_live_owner_ends_its_job_itself(herd: Herd) -> None:
     herd.submit("a", JOB.model_copy(update={"deadline_ms": 2**52}))
     herd.claim("a")
     herd.redis.hset(herd.ledger.job_key("a"), "deadline_ms", 1)
-    herd.redis.zadd(DEADLINES, {"a": 1})  # as after a claim by an older script
+    herd.redis.zadd(DEADLINES, {"a": 1})
     sweep(herd)
     assert reason(herd, "a") is None
     assert not herd.redis.exists(DEADLINES)
@@ -107,14 +107,14 @@ def test_each_priority_has_a_line_of_its_own(herd: Herd) -> None:
 
 
 @pytest.mark.long
-def test_jobs_that_older_scripts_have_accepted_are_taken_into_the_lines_in_steps(herd: Herd) -> None:
+def test_jobs_whose_lines_were_deleted_are_taken_into_them_again_in_steps(herd: Herd) -> None:
     wait_long(herd)
     herd.submit("lost")
     herd.submit("late", JOB.model_copy(update={"deadline_ms": 2**52}))
     herd.redis.delete(QUEUE)
     for name in ("lost", "late"):
         herd.pass_time(name, 3_000)
-    accepted_by_older_scripts(herd)
+    delete_lines(herd)
     herd.redis.zadd("herd:default:pending", {"late": 2}, xx=True)
     found = [job_id for _ in range(BACKLOG // SWEEP_MAX_LOOKS + 2) for job_id in sweep(herd).jobs]
     assert sorted(found) == ["late", "lost"]
@@ -122,7 +122,7 @@ def test_jobs_that_older_scripts_have_accepted_are_taken_into_the_lines_in_steps
     assert herd.redis.zrange(DEADLINES, 0, -1) == [b"late"]
 
 
-def test_a_delayed_job_of_an_older_script_joins_its_line_when_it_is_due(herd: Herd) -> None:
+def test_a_delayed_job_joins_its_line_when_it_is_due(herd: Herd) -> None:
     seconds, _ = herd.redis.time()
     herd.submit("a", JOB.model_copy(update={"not_before": 1000 * seconds + 60_000}))
     assert not herd.redis.exists(herd.line_of("a"))
@@ -133,7 +133,7 @@ def test_a_delayed_job_of_an_older_script_joins_its_line_when_it_is_due(herd: He
     assert herd.redis.llen(QUEUE) == 1
 
 
-def test_what_an_older_script_has_claimed_leaves_its_line_and_is_not_pushed(herd: Herd) -> None:
+def test_a_claimed_job_leaves_its_line_and_is_not_pushed(herd: Herd) -> None:
     herd.submit("a")
     line, since = herd.line_of("a"), herd.redis.zscore(herd.line_of("a"), "a")
     herd.redis.rpop(QUEUE)

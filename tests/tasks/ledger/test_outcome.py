@@ -82,13 +82,13 @@ def test_whoever_ends_a_job_writes_into_its_record_what_the_last_event_says(
     assert (record.error is None) == (happen in (stop, cancel, pass_deadline))
 
 
-@pytest.mark.parametrize("reason", ["cancelled", "revoked", "expired"])
+@pytest.mark.parametrize("reason", ["cancelled", "revoked", "deadline"])
 def test_a_job_that_ends_while_it_waits_says_what_was_asked_for(herd: Herd, reason: CancelReason) -> None:
     herd.submit("a")
     assert run_call(herd.redis, herd.ledger.cancel("a", reason)) is Cancellation.CANCELLED
     record = record_of(herd)
     assert record.cancel == reason
-    assert record.finish_reason == ("deadline" if reason == "expired" else "cancelled")
+    assert record.finish_reason == ("deadline" if reason == "deadline" else "cancelled")
 
 
 @pytest.mark.parametrize(
@@ -118,13 +118,6 @@ def test_the_error_outlives_the_events(running: Herd) -> None:
     error = record_of(running).error
     assert error is not None
     assert error.message == "the device was lost"
-
-
-def test_a_record_that_an_older_version_has_ended_says_nothing_of_it(running: Herd) -> None:
-    fail(running)
-    running.redis.hdel(running.ledger.job_key("a"), "finish_reason", "error")
-    record = record_of(running)
-    assert (record.state, record.finish_reason, record.error) == ("failed", None, None)
 
 
 @pytest.mark.parametrize("error", [b"", b"{", b"[]", b'{"code":7}', b"\xff", b"[" * 99_999])

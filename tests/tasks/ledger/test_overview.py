@@ -186,8 +186,8 @@ def test_a_bare_message_is_due_with_as_many_tokens_as_by_default(herd: Herd) -> 
     assert due(herd) == (3, 2 * DEFAULT_MAX_TOKENS + JOB.estimated_tokens)
 
 
-def test_jobs_that_an_older_version_counts_wrongly_are_due_all_the_same(herd: Herd) -> None:
-    """It delivers delayed jobs, and leaves the count of their tokens."""
+def test_jobs_that_are_counted_wrongly_are_due_all_the_same(herd: Herd) -> None:
+    """Somebody else has written there."""
     submit(herd, "a")
     herd.redis.hset("herd:default:waiting", f"{QUEUE}:delayedtokens", 10**6)
     assert due(herd) == (1, 1)

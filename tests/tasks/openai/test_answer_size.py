@@ -38,7 +38,7 @@ def played(job: GenerationJob) -> list[Event]:
     if job.echo:
         echoed = {"prompt_ids": tuple(range(num_prompt)), "prompt_text": WORD * num_prompt}
     events: list[Event] = [
-        Started(seq=1, attempt=1, worker="w", model="m", seed=1, n=asked.n, **echoed, **same)
+        Started(at_ms=1, seq=1, attempt=1, worker="w", model="m", seed=1, n=asked.n, **echoed, **same)
     ]
     pieces = {number: f"ab{number:02}" for number in range(max(num_prompt, asked.max_tokens, 32))}
     for choice in range(asked.n):

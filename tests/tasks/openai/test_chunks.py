@@ -15,7 +15,7 @@ USAGE = Usage(prompt_tokens=3, completion_tokens=2, total_tokens=5)
 
 
 def started(n: int = 1, **fields: Any) -> Started:
-    return Started(seq=1, attempt=1, worker="w", model="m", seed=7, n=n, **COMMON, **fields)
+    return Started(at_ms=1, seq=1, attempt=1, worker="w", model="m", seed=7, n=n, **COMMON, **fields)
 
 
 def token(seq: int, text: str, *ids: int, **fields: Any) -> Token:

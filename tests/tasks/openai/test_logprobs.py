@@ -78,7 +78,7 @@ def test_a_token_begins_where_its_text_does(is_prompt: bool) -> None:
         scores = (-1.0,) * (len(parts) - is_prompt)
         if is_prompt:
             begin = Started(
-                seq=1, job="j", epoch=1, attempt=1, worker="w", model="m", seed=7,
+                at_ms=1, seq=1, job="j", epoch=1, attempt=1, worker="w", model="m", seed=7,
                 prompt_ids=tuple(pieces), prompt_text=TEXT, pieces=pieces,
             )  # fmt: skip
             first = Token(seq=2, job="j", epoch=1, i=0, ids=(), text="", prompt_logprobs=scores)

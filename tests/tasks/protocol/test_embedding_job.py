@@ -68,7 +68,9 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], words: str) -> None:
     assert words in told({**JOB, **fields})
 
 
-STARTED = Started(seq=1, job="a", epoch=1, attempt=1, worker="w", model="m", seed=7, texts=3, prompt_tokens=9)
+STARTED = Started(
+    at_ms=1, seq=1, job="a", epoch=1, attempt=1, worker="w", model="m", seed=7, texts=3, prompt_tokens=9
+)
 
 
 def base64_of(*numbers: float) -> str:

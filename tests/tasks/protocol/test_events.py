@@ -22,7 +22,16 @@ from llama_herd.tasks.protocol.events import (
 from llama_herd.tasks.protocol.result import Result
 
 STARTED = Started(
-    seq=1, job="a", epoch=1, attempt=1, worker="w1", model="m", seed=7, prompt_tokens=3, cached_tokens=0
+    at_ms=1,
+    seq=1,
+    job="a",
+    epoch=1,
+    attempt=1,
+    worker="w1",
+    model="m",
+    seed=7,
+    prompt_tokens=3,
+    cached_tokens=0,
 )
 HELLO = Token(seq=2, job="a", epoch=1, i=0, ids=(5, 6), text="Hel")
 RESUMED = STARTED.model_copy(update={"seq": 3, "epoch": 2, "attempt": 2, "worker": "w2", "cached_tokens": 3})
@@ -91,7 +100,7 @@ def test_a_log_probability_that_another_version_has_written_is_read(written: str
 
 
 def test_an_end_without_a_stop_reason_is_read() -> None:
-    """As workers of earlier versions write it, and the scripts."""
+    """As the scripts write it."""
     fields = json.loads(END.to_json())
     assert fields.pop("stop_reason", "none") is None
     old = parse_event(json.dumps(fields))

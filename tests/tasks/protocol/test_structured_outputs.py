@@ -114,7 +114,7 @@ def test_a_class_stands_for_its_schema_and_reads_the_answer() -> None:
     assert not schema["additionalProperties"]
     assert not schema["$defs"]["Inner"]["additionalProperties"]
     events: list[Event] = [
-        Started(seq=1, job="a", epoch=1, attempt=1, worker="w", model="m", seed=7),
+        Started(at_ms=1, seq=1, job="a", epoch=1, attempt=1, worker="w", model="m", seed=7),
         Token(seq=2, job="a", epoch=1, i=0, ids=(1,), text='{"inner": null,'),
         Token(seq=3, job="a", epoch=1, i=1, ids=(2,), text=' "number": 7}', finish_reason="stop"),
         END.model_copy(update={"seq": 4}),

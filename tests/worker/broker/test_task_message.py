@@ -153,7 +153,7 @@ def test_fields_that_do_not_fit_the_task_are_named(
 
 @pytest.mark.parametrize("task", [None, 7, [], {}, "herd.other"])
 def test_a_task_that_is_none_of_ours_is_read_as_the_first(task: object) -> None:
-    """As in records of older workers, and where others have written."""
+    """Where others have written."""
     order = read(json.dumps([["a tale"], {}, {}]), task=task)
     assert isinstance(order.job, GenerationJob)
 

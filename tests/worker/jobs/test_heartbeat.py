@@ -191,7 +191,7 @@ def test_a_namesake_that_has_gone_is_forgotten(redis: Any) -> None:
     now_s = float(WORKER_TTL_S)
     assert namesakes.told("acme", status).namesake == ""
     namesakes.note("acme", "")
-    assert namesakes.told("acme", status).namesake == "unknown"  # one that loads, or of an older version
+    assert namesakes.told("acme", status).namesake == "unknown"  # one that loads
 
 
 def test_a_notice_of_pauses_asks_for_its_tenant_soon_and_a_flood_of_them_makes_no_storm(

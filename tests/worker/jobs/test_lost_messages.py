@@ -161,11 +161,11 @@ def note_as_kombu(message: str) -> str:
     return json.dumps([json.loads(message), "", QUEUE])
 
 
-def note_as_older_workers(message: str) -> str:
+def note_as_take(message: str) -> str:
     return f'[{message},"","{QUEUE}"]'
 
 
-@pytest.mark.parametrize("note", [note_as_kombu, note_as_older_workers])
+@pytest.mark.parametrize("note", [note_as_kombu, note_as_take])
 @pytest.mark.parametrize("tag", ["5f1c", "5f1c:0"])
 def test_notes_that_do_not_name_a_list_lead_into_the_queue(
     redis: Redis, clock: Clock, note: Any, tag: str

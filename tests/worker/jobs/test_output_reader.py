@@ -101,7 +101,7 @@ def test_cut_at_every_token_and_resumed_it_says_the_same(flush_every: int) -> No
 
 
 @pytest.mark.long
-def test_a_worker_goes_on_where_one_of_an_older_version_has_read_nothing() -> None:
+def test_a_worker_goes_on_where_one_that_reads_no_outputs_has_been() -> None:
     expected = said(whole())
     for cut in range(len(PIECES)):
         before = attempt_of([], is_read=False)

@@ -58,7 +58,9 @@ def test_the_prompt_is_told_once_however_often_the_job_is_begun(
         "context_tokens": 64,
         "pieces": {1: "", 9: "a tale"},
     }
-    start = Started(seq=1, job="job", epoch=epoch, attempt=1, worker="w", model="tiny", seed=7, **told)
+    start = Started(
+        at_ms=1, seq=1, job="job", epoch=epoch, attempt=1, worker="w", model="tiny", seed=7, **told
+    )
     herd.emit("dead", EmitEntry.from_event(start, 0))
     herd.pass_lease("job")
     service.take(SentMessage("job"))

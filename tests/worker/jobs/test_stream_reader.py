@@ -44,7 +44,7 @@ def token(seq: int, i: int, ids: Sequence[int], text: str = "", **fields: Any) -
 
 
 def started(seq: int) -> Started:
-    return Started(seq=seq, job=JOB, epoch=seq, attempt=seq, worker="w", model="m", seed=7)
+    return Started(at_ms=1, seq=seq, job=JOB, epoch=seq, attempt=seq, worker="w", model="m", seed=7)
 
 
 def scored(seq: int, i: int, num: int, choice: int | None = None) -> Token:

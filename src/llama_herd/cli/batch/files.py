@@ -90,15 +90,14 @@ class RunFile:
     """A run's id, what it reads, and the options that change its results.
 
     input_sha256: of its content; None for standard input. default_model: None where all rows have another.
-    Both are None in runs that older versions began.
     """
 
     run_id: str
     input_name: str
     input_bytes: int | None
     options: Mapping[str, Any]
-    input_sha256: str | None = None
-    default_model: str | None = None
+    input_sha256: str | None
+    default_model: str | None
 
     @classmethod
     def open(cls, plan: BatchPlan) -> Self:
@@ -150,7 +149,7 @@ class RunFile:
                     f"{output} was begun with another {name}: {mine}, and now it is {other}. "
                     "Fix: give the same input, or choose another -o"
                 )
-        if self.input_sha256 not in (None, asked.input_sha256):
+        if self.input_sha256 != asked.input_sha256:
             raise BadInput(
                 f"{output} was begun with another content of {self.input_name}, of the same size. "
                 "Fix: give the same input, or choose another -o"

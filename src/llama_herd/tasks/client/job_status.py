@@ -56,15 +56,13 @@ class JobStatus:
     estimated_wait_s: float | None = None
     """How long it will wait at the rate of late; None if unknown, or if it does not wait."""
     finish_reason: str | None = None
-    """How it ended: `stop`, `length`, `cancelled`, `deadline` or `error`. None until then, and of a job that
-    an older version has ended."""
+    """How it ended: `stop`, `length`, `cancelled`, `deadline` or `error`. None until then."""
     cancel: str | None = None
-    """What was asked for, if that ended it early: `cancelled`, `deadline`; by Celery `revoked`, and
-    by an older version `expired`."""
+    """What was asked for, if that ended it early: `cancelled`, `deadline`; by Celery `revoked`."""
     error: Failure | None = None
     """The error that it ended with."""
     ended_ms: int | None = None
-    """When it ended; None until then, and of a job that an older version has ended."""
+    """When it ended; None until then."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """The client's notes."""
     preemptions: int = 0

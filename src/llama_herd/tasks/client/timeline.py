@@ -28,7 +28,7 @@ class Moment:
 
 
 def timeline(record: JobRecord, events: Sequence[Event] = ()) -> list[Moment]:
-    """All that is known of the times of a job, the earliest first. Older versions note fewer of them.
+    """All that is known of the times of a job, the earliest first.
 
     events: of its stream, which tell every start; without them only the last one is known.
     """
@@ -53,7 +53,7 @@ def _moments(record: JobRecord, events: Sequence[Event]) -> Iterator[Moment]:
 def _starts(record: JobRecord, events: Sequence[Event]) -> Iterator[Moment]:
     """All starts that the events tell; without events the last one, which the record tells too."""
     for event in events:
-        if isinstance(event, Started) and event.at_ms is not None:
+        if isinstance(event, Started):
             yield Moment(event.at_ms, "started" if event.attempt == 1 else "continued", event.worker)
     if not events and record.started_ms is not None:
         yield Moment(record.started_ms, "started" if record.starts == 1 else "continued", record.worker)

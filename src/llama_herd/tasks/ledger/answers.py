@@ -268,7 +268,7 @@ class JobRecord:
     after an error, which is retry_error; retries_left: how often that may be again; None: it never was.
     retry_ms: when it is tried again, while it waits for that.
     claimed_ms, started_ms: of its last owner. ended_ms, finish_reason, error: of its final event; None until
-    it has ended, or if an older version ended it. metadata: the client's notes.
+    it has ended. metadata: the client's notes.
     """
 
     state: str
@@ -324,8 +324,7 @@ class Place(NamedTuple):
 class DeadLetter:
     """A message that could not be read. raw: its beginning. num_bytes: its full length.
 
-    worker: the one that put it here. task_id, task, origin: what its headers name, see MessageHead; None also
-    if an older version put it here.
+    worker: the one that put it here. task_id, task, origin: what its headers name, see MessageHead.
     """
 
     number: str

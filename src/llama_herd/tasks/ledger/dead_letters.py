@@ -111,7 +111,7 @@ def is_letter_number(text: object) -> bool:
 
 
 def read_letter(entry_id: bytes, fields: Mapping[bytes, bytes]) -> DeadLetter:
-    """Parse a letter. One of another version may lack some fields and have others."""
+    """Parse a letter, whatever others have written there."""
     head = {name: text(fields[name.encode()]) for name in MessageHead._fields if name.encode() in fields}
     return DeadLetter(
         number=text(entry_id),

@@ -66,8 +66,7 @@ _CANCEL = Script("cancel")
 _PURGE = Script("purge")
 
 
-#: `expired`: the message has expired in the queue. This does not end a running job.
-CancelReason = Literal["cancelled", "revoked", "deadline", "expired"]
+CancelReason = Literal["cancelled", "revoked", "deadline"]
 
 
 @dataclass(frozen=True)
@@ -297,7 +296,7 @@ class Ledger(JobReads):
 
     def cancel(self, job_id: str, reason: CancelReason = "cancelled") -> RedisCall[Cancellation]:
         """End a job early: at once if no worker runs it, else by telling its owner."""
-        is_late = reason in ("deadline", "expired")
+        is_late = reason == "deadline"
         return call(
             _CANCEL,
             lambda reply: Cancellation(text(reply)),

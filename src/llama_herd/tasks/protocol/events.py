@@ -129,9 +129,7 @@ class Started(_Event):
     retries: int = Field(
         default=0, ge=0, description="How often the job was put back before it, since an attempt had failed."
     )
-    at_ms: int | None = Field(
-        default=None, description="When, by the clock of Redis. Older versions do not tell it."
-    )
+    at_ms: int = Field(description="When, by the clock of Redis.")
     worker: str = Field(description="Name of the worker.")
     model: str = Field(description="The model that the worker serves.")
     seed: int = Field(description="The seed in effect, whether given or derived from the id.")

@@ -198,7 +198,7 @@ class Wanted(StrictModel):
         return output_form(self.response_format, self.structured_outputs)
 
 
-# The fields of its JSON stand in the order of these classes, from the right, as in older versions.
+# The fields of its JSON stand in the order of these classes, from the right.
 class GenerationJob(Notices, Wanted, Terms, Prompt):
     """One prompt to be continued.
 

@@ -101,7 +101,7 @@ def is_job_task(name: object) -> bool:
 
 
 def job_task_of(headers: Mapping[str, Any]) -> str:
-    """The task of a job's message; that of older ones, and of what others have written, is the first."""
+    """The task of a job's message; of what others have written it is the first."""
     name = headers.get("task")
     return name if isinstance(name, str) and name in KIND_OF_TASK else TASK_NAME
 

@@ -74,7 +74,7 @@ export class Job {
   }
 
   #draw(job) {
-    const hasEnded = job.ended_ms !== null || Boolean(job.result);
+    const hasEnded = job.ended_ms !== null;
     const error = job.result?.error;
     say(this.#state, error ? `${job.state}: ${error.message} (${error.code})` : stateOf(job));
     this.#state.classList.toggle('trouble', Boolean(error));

@@ -7,8 +7,8 @@
 --       notices_to (what a worker's channel for notices begins with, before its id)
 -- also lines: (pending:<list> of the list in which the job waits)
 -- kept: for producers
--- Answers: cancelled (ended here) | asked (the owner will end it; not for the reason `expired`) |
---          finished (it had ended before) | unknown | {declare, the line}
+-- Answers: cancelled (ended here) | asked (the owner will end it) | finished (it had ended before) |
+--          unknown | {declare, the line}
 key.channel, key.ttl_s, key.failed_s = channel, ttl_s, failed_s
 
 local record = redis.call('HMGET', key.job, 'state', 'owner', 'lease', 'queue', 'lane')
@@ -17,8 +17,6 @@ if not state then return 'unknown' end
 if state ~= 'queued' and state ~= 'running' then return 'finished' end
 
 if owner and lease > now_ms() then
-  -- A message that comes again after it has expired does not end a job that began in time.
-  if reason == 'expired' then return 'asked' end
   redis.call('HSETNX', key.job, 'cancel', reason)
   redis.call('PUBLISH', notices_to .. owner, notice)
   return 'asked'

@@ -5,7 +5,7 @@
 -- needs: clock
 local HOUR_MS, DAY_H, LONG_H, MOST_HOURS = 3600000, 24, 60 * 24, 1000
 
--- Where Redis does not tell what a key takes, as to users whose rights are older.
+-- Where Redis does not tell what a key takes, as some services that host one.
 local ASSUMED_BYTES = 2048
 
 local function bytes_of(name)

@@ -40,7 +40,7 @@ if settled == 'elsewhere' or redis.call('ZSCORE', key.owed, id) then
   redis.call('ZADD', key.owed, now_ms(), id)
 end
 if not state then return 'unknown' end
--- Older versions do not note how a job came.
+-- Of a record that was lost nobody knows how its job came.
 if bare == '0' or state == 'purged' and not bare then return 'purged' end
 redis.call('HSET', key.job, 'bare', 1)
 return 'bare'

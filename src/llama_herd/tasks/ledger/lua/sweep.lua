@@ -221,8 +221,7 @@ for place = 1, math.min(#queues, max_looks) do
   for _, lane in ipairs(LANES) do pcall(recover_from, queues[(place + now) % #queues + 1] .. lane) end
 end
 
--- The other waiting jobs, some in each sweep: those to be ended, and those that older scripts have accepted, which know
--- neither lines nor deadlines.
+-- The other waiting jobs, some in each sweep: those to be ended, and those whose line was spoilt, or deleted by hand.
 local num_looked, num_left = 0, 0
 local function look(id, since)
   local state, queue, lane, deadline_ms, cancel, due_ms = unpack(
@@ -275,7 +274,7 @@ local function trim_outbox()
   if num_dead > 0 then forget(redis.call('ZRANGE', dead, 0, num_dead - 1)) end
 end
 
--- If nothing waits, reset the counts and lines. So what older scripts or a hand have left there is not kept for ever.
+-- If nothing waits, reset the counts and lines. So what a hand has left there is not kept for ever.
 if redis.call('EXISTS', key.pending) == 0 then
   for _, queue in ipairs(queues) do
     for _, lane in ipairs(LANES) do redis.call('UNLINK', line_of(key.pending, queue, lane)) end

@@ -1,7 +1,6 @@
 -- The waiting jobs: `pending` lists all of them, `pending:<list>` those whose message is in one list of a queue,
 -- `pending:deadlines` those that have a deadline, `delayed` those that are not due yet. `waiting` counts them, and their
--- tokens, for each queue. The counts change only when a job enters or leaves these sets, so they cannot drift. Scripts of
--- older versions do not count the tokens of delayed jobs: that count is forgotten with the last of these.
+-- tokens, for each queue. The counts change only when a job enters or leaves these sets, so they cannot drift.
 local function line_of(pending, queue, lane) return pending .. ':' .. (queue or '') .. (lane or '') end
 
 local function count(key, queue, jobs, tokens)
@@ -14,9 +13,8 @@ local function count(key, queue, jobs, tokens)
 end
 
 local function count_delayed(key, queue, jobs, tokens)
-  local left = redis.call('HINCRBY', key.waiting, queue .. ':delayed', jobs)
+  redis.call('HINCRBY', key.waiting, queue .. ':delayed', jobs)
   redis.call('HINCRBY', key.waiting, queue .. ':delayedtokens', tokens)
-  if left == 0 then redis.call('HDEL', key.waiting, queue .. ':delayedtokens') end
 end
 
 -- Raises an error if a count is damaged, or would become too large. `counts`: jobs, tokens, delayed and delayed tokens, if
