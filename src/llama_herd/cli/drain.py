@@ -75,7 +75,7 @@ def _wait_until_drained(client: "Client", worker: str) -> None:
             return
         if state not in DRAINING and monotonic() > until_s:
             raise BadInput(
-                f"{worker} is {state} after {BEGIN_S:.0f} s: its version knows no drains, or somebody has "
-                "undone this one. Fix: stop it by SIGTERM, which drains any version"
+                f"{worker} is {state} after {BEGIN_S:.0f} s: it does not hear of this drain, or somebody "
+                "has undone it. Fix: stop it by SIGTERM, which drains it, too"
             )
         sleep(POLL_S)

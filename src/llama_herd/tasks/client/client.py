@@ -442,7 +442,7 @@ class Client(AbstractContextManager["Client"]):
 
         None: when `resume` ends it. Jobs are still accepted, and wait; their deadlines end them as ever. Jobs
         that workers have go on, unless their worker dies. It outlives workers, and is kept by Redis like a
-        job. Workers of a version that knows no pauses take jobs all the same.
+        job.
 
         for_s: it ends by itself after so many seconds. A second call replaces the first. Raises BadInput for
         a time of more than a year, and for what can be no model's name.
