@@ -1,20 +1,20 @@
 """Counting and cancelling all jobs that run or wait of a model or a batch."""
 
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 
 from redis.exceptions import ResponseError
 
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.client.arguments import MODEL, is_model
-from llama_herd.tasks.client.queued_messages import queued_messages
+from llama_herd.tasks.client.queued_messages import remove_messages
 from llama_herd.tasks.client.submission import checked_run_id
 from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.ledger.answers import UNENDED, Cancellation
 from llama_herd.tasks.ledger.job_lists import MAX_PAGE, Index, JobLists, JobPage
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import RedisCall, each, together
+from llama_herd.tasks.ledger.redis_call import each, together
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.message import is_queue_of, queue_name
 from llama_herd.tasks.protocol.priority import LANES
@@ -119,17 +119,11 @@ async def forget_stale_messages(ledger: Ledger, model: str) -> int:
     queue = queue_name(model, ledger.tenant)
     if not is_queue_of(ledger.tenant, queue):
         return 0
-    return sum([await _forget_in(f"{queue}{lane}", ledger) for lane in LANES])
 
-
-async def _forget_in(name: str, ledger: Ledger) -> int:
-    num_removed, place = 0, 0
-    while messages := await queued_messages(name, place):
+    async def stale(messages: Sequence[bytes]) -> list[bytes]:
         tags = [(message, _TAG.search(message)) for message in messages]
         named = [(message, tag[1].decode()) for message, tag in tags if tag]
         states = await together([ledger.state(job_id) for _, job_id in named])
-        stale = [message for (message, _), state in zip(named, states, strict=True) if state not in UNENDED]
-        num = sum(await together([RedisCall("LREM", (name,), (1, message), int) for message in stale]))
-        num_removed += num
-        place += len(messages) - num
-    return num_removed
+        return [message for (message, _), state in zip(named, states, strict=True) if state not in UNENDED]
+
+    return sum([await remove_messages(f"{queue}{lane}", stale) for lane in LANES])

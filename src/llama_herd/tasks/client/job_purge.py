@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from llama_herd.errors import JobNotFound, JobRunning
-from llama_herd.tasks.client.queued_messages import queued_messages
+from llama_herd.tasks.client.queued_messages import remove_messages
 from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.ledger.answers import JobRecord, Purge
 from llama_herd.tasks.ledger.dead_letters import MAX_LETTERS, DeadLetters
@@ -80,26 +80,17 @@ async def _forget_messages(ledger: Ledger, job_ids: Collection[str], queues: Col
 
     Returns how many there were.
     """
-    num_found = 0
-    for messages in (queue + lane for queue in queues for lane in LANES):
-        num_found += await _forget_queued(messages, job_ids)
+
+    async def theirs(messages: Sequence[bytes]) -> list[bytes]:
+        return [message for message in messages if _job_of(message) in job_ids]
+
+    lists = [f"{queue}{lane}" for queue in queues for lane in LANES]
+    num_found = sum([await remove_messages(name, theirs) for name in lists])
     num_found += await _forget_unacked(ledger, job_ids)
     letters = DeadLetters(ledger.tenant)
     for letter in await letters.letters(MAX_LETTERS):
         if _job_of(letter.raw) in job_ids:
             num_found += await letters.drop(letter.number)
-    return num_found
-
-
-async def _forget_queued(queue: str, job_ids: Collection[str]) -> int:
-    """Search from the end where messages enter: a new message then shifts the others, but hides none."""
-    num_found, place = 0, 0
-    while messages := await queued_messages(queue, place):
-        for message in messages:
-            if _job_of(message) in job_ids:
-                num_found += await RedisCall("LREM", (queue,), (1, message), int)
-                place -= 1
-        place += len(messages)
     return num_found
 
 
