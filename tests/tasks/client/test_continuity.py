@@ -14,8 +14,7 @@ from redis import Redis
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import StreamRewritten
 from llama_herd.tasks import AsyncClient, Client
-from llama_herd.tasks.client.continuity import Continuity
-from llama_herd.tasks.client.follower import FIRST_PAGE, SILENCE_S, Follower
+from llama_herd.tasks.client.follower import FIRST_PAGE, SILENCE_S, Continuity, Follower
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.protocol.events import End, Event, Failure, Started, Token, parse_event
 from llama_herd.tasks.protocol.result import Result
