@@ -8,8 +8,7 @@ import pytest
 import redis.asyncio
 
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.tasks.connection.connect import connect, connect_async
-from llama_herd.tasks.connection.patient_connection import SLOWEST_BYTES_PER_S
+from llama_herd.tasks.connection.connect import SLOWEST_BYTES_PER_S, connect, connect_async
 from tests.chaos.harness.proxy import FaultProxy
 
 pytestmark = pytest.mark.redis

@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 
 from llama_herd.tasks.client.shared_connections import MAX_WAITING, MAX_WAITING_BYTES, Inbox
-from llama_herd.tasks.connection.connect import cancel_tasks as end_tasks
+from llama_herd.tasks.connection.cancels import cancel_tasks as end_tasks
 from tests.chaos.harness.patience import wait_until
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import Herd, end, started, token

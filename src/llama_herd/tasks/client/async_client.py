@@ -26,7 +26,7 @@ from llama_herd.tasks.client.readers import PatientRead, Reader, Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.client.submission import Beside, checked_job_id, checked_reason, checked_run_id
 from llama_herd.tasks.client.tenant_status import Status, read_status
-from llama_herd.tasks.connection.connect import uninterrupted
+from llama_herd.tasks.connection.cancels import uninterrupted
 from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, Place
 from llama_herd.tasks.ledger.ledger import CancelReason
 from llama_herd.tasks.ledger.redis_call import Dialogue

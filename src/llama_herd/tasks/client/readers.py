@@ -15,7 +15,7 @@ from llama_herd.errors import NotPermitted, RedisUnavailable
 from llama_herd.tasks.client.follower import SILENCE_S, Follower
 from llama_herd.tasks.client.place_watch import is_withheld
 from llama_herd.tasks.client.shared_connections import Inbox, SharedConnections
-from llama_herd.tasks.connection.connect import cancel_tasks
+from llama_herd.tasks.connection.cancels import cancel_tasks
 from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, each

@@ -12,14 +12,8 @@ import redis.asyncio
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from llama_herd.errors import RedisUnavailable
-from llama_herd.tasks.connection.connect import (
-    CLOSED,
-    cancel_tasks,
-    connect_async,
-    no_cancel_lost,
-    redis_errors,
-    unavailable,
-)
+from llama_herd.tasks.connection.cancels import cancel_tasks, no_cancel_lost
+from llama_herd.tasks.connection.connect import CLOSED, connect_async, redis_errors, unavailable
 from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue_async
 

@@ -1,14 +1,15 @@
 """The connection to Redis, and the border at which its errors become ours."""
 
-import asyncio
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import redis
 import redis.asyncio
 from redis import sentinel
 from redis.asyncio import sentinel as async_sentinel
+from redis.asyncio.connection import AbstractConnection as AsyncConnection
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.exceptions import RedisError
@@ -16,7 +17,6 @@ from redis.retry import Retry
 
 from llama_herd.errors import HerdError, NotPermitted, RedisUnavailable
 from llama_herd.tasks.connection.complaint import is_denied, redis_complaint
-from llama_herd.tasks.connection.patient_connection import patient
 from llama_herd.tasks.connection.redis_url import (
     SentinelUrl,
     asks_for_certificate,
@@ -26,9 +26,11 @@ from llama_herd.tasks.connection.redis_url import (
 )
 
 #: A call without an answer for this long has failed. Redis may have run it all the same. A long call has more
-#: time: see `patient`.
+#: time: see `_Patience`.
 SOCKET_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 3.0
+#: A line that carries less in a second counts as dead.
+SLOWEST_BYTES_PER_S = 20_000
 #: How long a Sentinel may take to say where Redis is: longer than a round trip to another continent.
 SENTINEL_TIMEOUT_S = 1.0
 
@@ -43,14 +45,14 @@ MAX_CONNECTIONS = 2**31
 def connect(url: str, tries: int = TRIES, timeout_s: float = SOCKET_TIMEOUT_S) -> redis.Redis:
     """A connection of redis-py. Raises SettingsError if `url` is not the URL of a Redis."""
     made: redis.Redis = _connection(redis.Redis, sentinel.Sentinel, Retry, url, tries, timeout_s)
-    return patient(made)
+    return made
 
 
 def connect_async(url: str, tries: int = TRIES) -> redis.asyncio.Redis:
     """`connect` for asyncio."""
     kinds = redis.asyncio.Redis, async_sentinel.Sentinel, AsyncRetry
     made: redis.asyncio.Redis = _connection(*kinds, url, tries, SOCKET_TIMEOUT_S)
-    return patient(made)
+    return made
 
 
 def _connection(kind: Any, sentinels: Any, retry: Any, url: str, tries: int, timeout_s: float) -> Any:
@@ -67,19 +69,75 @@ def _connection(kind: Any, sentinels: Any, retry: Any, url: str, tries: int, tim
         options["socket_keepalive"] = True
     if asks_for_certificate(url):
         options["ssl_check_hostname"] = True  # redis-py 6 does so by itself
-    if not is_sentinel(url):
-        return kind.from_url(url, **options)
-    found = SentinelUrl.parse(url)
-    asked = {**options_of_sentinels(found), "retry": retry(NoBackoff(), 0)}
-    return sentinels(found.hosts, sentinel_kwargs=asked, **found.redis_options).master_for(
-        found.master, **options
-    )
+    if is_sentinel(url):
+        found = SentinelUrl.parse(url)
+        asked = {**options_of_sentinels(found), "retry": retry(NoBackoff(), 0)}
+        those = sentinels(found.hosts, sentinel_kwargs=asked, **found.redis_options)
+        made = those.master_for(found.master, **options)
+    else:
+        made = kind.from_url(url, **options)
+    pool = made.connection_pool
+    pool.connection_class = _patient_kind(pool.connection_class)
+    return made
 
 
 def options_of_sentinels(found: SentinelUrl) -> dict[str, Any]:
     """redis-py's options for the connections to Sentinels: the next one is asked soon if one is away."""
     once = {"socket_timeout": SENTINEL_TIMEOUT_S, "socket_connect_timeout": SENTINEL_TIMEOUT_S}
     return {**found.sentinel_options, **once, "retry": Retry(NoBackoff(), 0)}
+
+
+@cache
+def _patient_kind(kind: Any) -> Any:
+    """A class of redis-py's connections whose timeout grows with what is sent over a slow line."""
+    mixin = _AsyncPatience if issubclass(kind, AsyncConnection) else _Patience
+    return type(f"Patient{kind.__name__}", (mixin, kind), {})
+
+
+class _Patience:
+    """Adds to the timeout of a call the whole seconds that its bytes may take; its answer has as long."""
+
+    _sock: Any
+    socket_timeout: float | None
+    _extra_s = 0
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        made: Any = super()
+        parts = _parts(command)
+        extra_s = _extra_s(parts)
+        if (extra_s or self._extra_s) and self.socket_timeout is not None:
+            made.send_packed_command([], check_health)  # it connects
+            if (sock := self._sock) is not None:  # another thread may close the client
+                sock.settimeout(self.socket_timeout + extra_s)
+            self._extra_s, check_health = extra_s, False
+        made.send_packed_command(parts, check_health)
+
+
+class _AsyncPatience:
+    """`_Patience` for asyncio, where redis-py looks at the attribute each time."""
+
+    socket_timeout: float | None
+    _extra_s = 0
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        made: Any = super()
+        parts = _parts(command)
+        extra_s = _extra_s(parts)
+        if (extra_s or self._extra_s) and self.socket_timeout is not None:
+            await made.send_packed_command([], check_health)  # it connects
+            self.socket_timeout += extra_s - self._extra_s
+            self._extra_s, check_health = extra_s, False
+        await made.send_packed_command(parts, check_health)
+
+
+def _parts(command: str | bytes | Iterable[bytes]) -> list[bytes]:
+    if isinstance(command, str):
+        command = command.encode()
+    return [command] if isinstance(command, bytes) else list(command)
+
+
+def _extra_s(parts: list[bytes]) -> int:
+    return sum(map(len, parts)) // SLOWEST_BYTES_PER_S
 
 
 #: What a stream tells whose client is closed.
@@ -102,56 +160,3 @@ def unavailable(error: RedisError, url: str) -> RedisUnavailable:
     kind = NotPermitted if is_denied(error) else RedisUnavailable
     is_tls = url.startswith(("rediss:", "sentinels:"))
     return kind(f"Redis at {masked(url)} {redis_complaint(error, is_tls=is_tls)}")
-
-
-#: Between two cancels of a task.
-PATIENCE_S = 0.05
-
-
-async def cancel_tasks(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel tasks until they have ended. What they raise is dropped.
-
-    Once is not enough: before Python 3.12 asyncio.wait_for, which redis-py uses, may lose a cancel.
-    """
-    while pending := [task for task in tasks if not task.done()]:
-        for task in pending:
-            task.cancel()
-        await asyncio.wait(pending, timeout=PATIENCE_S)
-    for task in tasks:
-        if not task.cancelled():
-            task.exception()
-
-
-@contextmanager
-def no_cancel_lost() -> Iterator[None]:
-    """Raise CancelledError behind the block if the task was cancelled in it, and the block went on.
-
-    Before Python 3.12 asyncio.wait_for, which redis-py uses, may lose a cancel: its task would not end.
-    """
-    task = asyncio.current_task()
-    num = 0 if task is None else task.cancelling()
-    try:
-        yield
-    finally:
-        if task is not None and task.cancelling() > num:
-            raise asyncio.CancelledError
-
-
-async def take_cancel() -> None:
-    """Raise CancelledError if the task was cancelled while it ran, as by Ctrl-C, and was not told yet.
-
-    To be awaited before `no_cancel_lost`, which would take that cancel for an old one.
-    """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        await asyncio.sleep(0)
-
-
-async def uninterrupted(work: Coroutine[Any, Any, None]) -> None:
-    """Do something to its end, also if the task is cancelled meanwhile; CancelledError comes behind it."""
-    task = asyncio.create_task(work)
-    with no_cancel_lost():
-        while not task.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([task])
-        await task

@@ -11,7 +11,7 @@ from time import monotonic
 from llama_herd.counted import counted
 from llama_herd.errors import BadInput, HerdError
 from llama_herd.tasks.client.shared_connections import SharedConnections
-from llama_herd.tasks.connection.connect import cancel_tasks
+from llama_herd.tasks.connection.cancels import cancel_tasks
 from llama_herd.tasks.feeder.batch_execution import BatchCount
 from llama_herd.tasks.feeder.batch_feeder import BatchFeeder
 from llama_herd.tasks.feeder.batch_lease import FeederLimits

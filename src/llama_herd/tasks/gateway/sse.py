@@ -10,7 +10,7 @@ from typing import TypeVar
 from starlette.types import Receive, Scope, Send
 
 from llama_herd.errors import HerdError
-from llama_herd.tasks.connection.connect import cancel_tasks
+from llama_herd.tasks.connection.cancels import cancel_tasks
 from llama_herd.tasks.gateway.long_answers import is_long, make_aside
 from llama_herd.tasks.gateway.problem import Problem
 from llama_herd.tasks.gateway.request_log import RequestFacts

@@ -18,8 +18,8 @@ import redis.asyncio
 from redis.exceptions import NoScriptError, RedisError, ResponseError, TryAgainError
 
 from llama_herd.errors import RecordUnreadable
+from llama_herd.tasks.connection.cancels import no_cancel_lost, take_cancel
 from llama_herd.tasks.connection.complaint import names_key, wrong_type_of
-from llama_herd.tasks.connection.connect import no_cancel_lost, take_cancel
 from llama_herd.tasks.connection.temporary_errors import is_read_only, is_wrong_type
 from llama_herd.tasks.ledger.script import Script
 

@@ -14,7 +14,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from llama_herd.errors import HerdError
-from llama_herd.tasks.connection.connect import cancel_tasks
+from llama_herd.tasks.connection.cancels import cancel_tasks
 from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry
 from llama_herd.tasks.ledger.redis_call import Dialogue, RedisCall, each
 from llama_herd.tasks.ledger.webhook_configs import (
