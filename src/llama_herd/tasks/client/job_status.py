@@ -156,28 +156,15 @@ def status_of(
         note = unserved_note(model, queue.unserved_s if queue else None, found.served_models)
     elif state == "queued" and queue:
         note = held_note(queue, now_ms)
+    same = {name: value for name, value in row._asdict().items() if name in JobStatus.__slots__}
     return JobStatus(
-        job_id=row.job_id,
-        state=state,
+        **same | {"state": state, "retry_ms": retry_ms},
         note=note,
         model=model,
-        queue=row.queue,
-        worker=row.worker,
         tokens=row.n,
         attempts=row.starts,
-        submitted_ms=row.submitted_ms,
-        due_ms=row.due_ms,
-        deadline_ms=row.deadline_ms,
         now_ms=now_ms,
         position=place and place.position,
         estimated_wait_s=place and place.wait_s,
-        preemptions=row.preemptions,
         is_preempted=state == "running" and row.preempted_n == row.n,
-        retries=row.retries,
-        retries_left=row.retries_left,
-        retry_ms=retry_ms,
-        ended_ms=row.ended_ms,
-        finish_reason=row.finish_reason,
-        error=row.error,
-        metadata=row.metadata,
     )

@@ -10,6 +10,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.overview import MAX_LOOKS, Overview, QueueCounts
 from llama_herd.tasks.ledger.pauses import end_of
 from llama_herd.tasks.ledger.redis_call import RedisCall, together
+from llama_herd.tasks.ledger.replies import rate_per_s
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.message import model_of, queue_name
@@ -161,8 +162,7 @@ def _queue_status(
         running=round(counts.num_running / share),
         waiting_tokens=counts.num_tokens,
         oldest_s=_seconds(now_ms - counts.oldest_ms) if counts.oldest_ms else None,
-        # A span of less than a second gives no useful rate.
-        taken_per_s=round(counts.num_taken / max(counts.span_ms / 1000, 1.0), 3),
+        taken_per_s=round(rate_per_s(counts.num_taken, counts.span_ms), 3),
         workers=len(own),
         loading=sum(worker.state == "loading" for worker in own),
         unserved_s=_seconds(now_ms - counts.served_ms) if counts.served_ms and not own else None,

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from llama_herd.tasks.ledger.answers import JobOrigin, JobRecord, Place, StreamPart
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.ledger.replies import number, number_or_none, text, text_or_none
+from llama_herd.tasks.ledger.replies import number, number_or_none, rate_per_s, text, text_or_none
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.events import ANSWER_FIELDS, Event, Failure, parse_event
@@ -157,7 +157,7 @@ def read_place(reply: list[int] | None) -> Place | None:
     position, due_in_ms, num_taken, span_ms = reply
     if not num_taken:
         return Place(position, None)
-    wait_s = position * max(span_ms / 1000, 1.0) / num_taken
+    wait_s = position / rate_per_s(num_taken, span_ms)
     return Place(position, round(max(wait_s, due_in_ms / 1000), 3))
 
 

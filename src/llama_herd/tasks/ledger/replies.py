@@ -39,6 +39,11 @@ def score_number(value: bytes) -> int:
     return int(found) if isfinite(found) else 0
 
 
+def rate_per_s(num: int, span_ms: int) -> float:
+    """So many within that time, a second. A span of less than a second gives no useful rate."""
+    return num / max(span_ms / 1000, 1.0)
+
+
 def fields_of(reply: dict[bytes, bytes] | list[bytes]) -> dict[bytes, bytes]:
     """A hash as a command or a script answers it."""
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))

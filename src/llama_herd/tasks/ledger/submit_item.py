@@ -8,7 +8,7 @@ from redis.exceptions import ResponseError
 
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.redis_call import Argument
-from llama_herd.tasks.ledger.replies import text
+from llama_herd.tasks.ledger.replies import rate_per_s, text
 from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.priority import lane_of
@@ -49,8 +49,7 @@ def read_submitted(reply: list[Any]) -> Submitted:
     if reply[0] == b"kept_full":
         return Submitted(Submission.KEPT_FULL, kept=(reply[1], reply[2]))
     kind, num_jobs, num_tokens, num_taken, span_ms, *served = reply
-    # A span of less than a second gives no useful rate.
-    taken_per_s = num_taken / max(span_ms / 1000, 1.0)
+    taken_per_s = rate_per_s(num_taken, span_ms)
     return Submitted(Submission(text(kind)), num_jobs, num_tokens, taken_per_s, tuple(map(text, served)))
 
 
