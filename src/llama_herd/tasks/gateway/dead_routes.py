@@ -3,7 +3,7 @@
 A message may hold a prompt.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
@@ -78,7 +78,9 @@ async def list_dead(call: Call) -> Response:
 
 async def get_letter(call: Call) -> Response:
     """A message that nobody could read. It may hold a prompt."""
-    letter = await call.queue.run(_letter(_dead(call), call.path_params["name"]))
+    letter = await call.queue.run(_dead(call).letter(call.path_params["name"]))
+    if letter is None:
+        raise not_found("there is no such letter. Of a job tells /v1/jobs/{id}")
 
     def make() -> str:
         body = letter.raw.decode(errors="replace")
@@ -89,14 +91,14 @@ async def get_letter(call: Call) -> Response:
 
 async def revive_dead(call: Call) -> Response:
     """Push a message back to its queue, or run a job that was given up again, under a new id."""
-    name = call.path_params["name"]
-    job_id, queue = await call.queue.run(_revive(_dead(call), name, call.caller.check_priority))
+    name = await _dead_name(call)
+    job_id, queue = await call.queue.run(_dead(call).retry(name, call.caller.check_priority))
     return JSONResponse(Revived(name=name, id=job_id, queue=queue).model_dump(), 202)
 
 
 async def drop_dead(call: Call) -> Response:
     """Forget a message, or purge a job that was given up."""
-    await call.queue.run(_drop(_dead(call), call.path_params["name"], call.queue.core.queue))
+    await call.queue.run(_dead(call).drop(await _dead_name(call), call.queue.core.queue))
     return Response(status_code=204)
 
 
@@ -104,29 +106,12 @@ def _dead(call: Call) -> DeadItems:
     return call.queue.core.dead
 
 
-async def _letter(dead: DeadItems, name: str) -> DeadLetter:
-    """A dialogue. Raises Problem."""
-    letter = await dead.letter(name)
-    if letter is None:
-        raise not_found("there is no such letter. Of a job tells /v1/jobs/{id}")
-    return letter
-
-
-async def _revive(
-    dead: DeadItems, name: str, check_priority: Callable[[int], None]
-) -> tuple[str | None, str]:
-    """A dialogue. Raises Problem, InvalidJob, QueueFull."""
-    await _check_dead(dead, name)
-    return await dead.retry(name, check_priority)
-
-
-async def _drop(dead: DeadItems, name: str, queue: str) -> None:
-    """A dialogue. Raises Problem."""
-    await _check_dead(dead, name)
-    await dead.drop(name, queue)
-
-
-async def _check_dead(dead: DeadItems, name: str) -> None:
-    """Raise Problem unless this is dead: no other job may be purged by its id here."""
-    if await dead.letter(name) is None and not (is_job_id(name) and await dead.letters.is_quarantined(name)):
+async def _dead_name(call: Call) -> str:
+    """The name in the path. Raises Problem unless it is dead: no other job may be purged by its id here."""
+    name: str = call.path_params["name"]
+    run, dead = call.queue.run, _dead(call)
+    if await run(dead.letter(name)) is None and not (
+        is_job_id(name) and await run(dead.letters.is_quarantined(name))
+    ):
         raise not_found("nothing dead has this name: see /v1/dead")
+    return name

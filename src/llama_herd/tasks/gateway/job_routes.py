@@ -294,15 +294,11 @@ async def clear_queue(call: Call) -> Response:
 
 async def forget_job(call: Call) -> Response:
     """Forget a job that is over, or waits."""
-    await call.queue.run(_purge(call.queue, _job_id_of(call)))
+    job_id, core = _job_id_of(call), call.queue.core
+    if await call.queue.run(core.ledger.record(job_id)) is None:
+        raise JobNotFound.for_id(job_id)  # nothing is left behind by who guesses ids
+    await call.queue.run(purge_job(core.ledger, job_id, core.queue))
     return Response(status_code=204)
-
-
-async def _purge(client: TenantClient, job_id: str) -> None:
-    """A dialogue. Raises JobNotFound if there is no record: nothing is left behind by who guesses ids."""
-    if await client.core.ledger.record(job_id) is None:
-        raise JobNotFound.for_id(job_id)
-    await purge_job(client.core.ledger, job_id, client.core.queue)
 
 
 def _job_id_of(call: Call) -> str:
