@@ -106,7 +106,7 @@ def test_a_run_is_known_again_by_input_and_options(plan: BatchPlan) -> None:
     with pytest.raises(BadInput, match="begun with other options: in_order, seed"):
         RunFile.open(replace(plan, options=RowOptions(seed=7), in_order=True))
     Path(plan.input_name).write_text("xy")
-    with pytest.raises(BadInput, match="begun with another size of the input: 1, and now it is 2"):
+    with pytest.raises(BadInput, match=r"begun with another content of in\.jsonl\. Fix: give the same"):
         RunFile.open(plan)
     plan.output.unlink()
     assert RunFile.open(plan).run_id != run.run_id
@@ -117,7 +117,7 @@ def test_the_same_rows_in_another_order_are_another_input(plan: BatchPlan) -> No
     run = RunFile.open(plan)
     plan.output.write_bytes(answer(1, run.run_id))
     Path(plan.input_name).write_text('{"prompt": "hen"}\n{"prompt": "fox"}\n')
-    with pytest.raises(BadInput, match=r"begun with another content of in\.jsonl, of the same size"):
+    with pytest.raises(BadInput, match=r"begun with another content of in\.jsonl\. Fix: give the same"):
         RunFile.open(plan)
 
 
@@ -150,8 +150,8 @@ def test_answers_without_their_run_are_left_alone_to_the_last_byte(
     assert foreign.read_text() == "no line feed at its end"
 
 
-def test_standard_input_has_no_size(plan: BatchPlan) -> None:
-    assert RunFile.open(replace(plan, input_name="-")).input_bytes is None
+def test_the_content_of_standard_input_is_not_known(plan: BatchPlan) -> None:
+    assert RunFile.open(replace(plan, input_name="-")).input_sha256 is None
 
 
 @pytest.mark.parametrize("name", ["-", "out.jsonl.gz"])

@@ -94,7 +94,6 @@ class RunFile:
 
     run_id: str
     input_name: str
-    input_bytes: int | None
     options: Mapping[str, Any]
     input_sha256: str | None
     default_model: str | None
@@ -110,7 +109,6 @@ class RunFile:
         asked = cls(
             run_id=secrets.token_hex(6),
             input_name=STDIN if is_stdin else Path(plan.input_name).name,
-            input_bytes=None if is_stdin else os.stat(plan.input_name).st_size,
             options={**asdict(plan.options), **asdict(plan.reading), "in_order": plan.in_order, **prompts},
             input_sha256=None if is_stdin else _sha256(plan.input_name),
             default_model=plan.default_model if plan.options.model is None else None,
@@ -140,24 +138,16 @@ class RunFile:
 
     def _check(self, asked: "RunFile", output: Path) -> None:
         """Raise BadInput if `asked` differs from this run in more than its id."""
-        for name, mine, other in (
-            ("input", self.input_name, asked.input_name),
-            ("size of the input", self.input_bytes, asked.input_bytes),
-        ):
-            if mine != other:
-                raise BadInput(
-                    f"{output} was begun with another {name}: {mine}, and now it is {other}. "
-                    "Fix: give the same input, or choose another -o"
-                )
+        same_input = "Fix: give the same input, or choose another -o"
+        if self.input_name != asked.input_name:
+            before = f"{output} was begun with another input: {self.input_name}"
+            raise BadInput(f"{before}, and now it is {asked.input_name}. {same_input}")
         if self.input_sha256 != asked.input_sha256:
+            raise BadInput(f"{output} was begun with another content of {self.input_name}. {same_input}")
+        model, now = self.default_model, asked.default_model
+        if model and now and model != now:
             raise BadInput(
-                f"{output} was begun with another content of {self.input_name}, of the same size. "
-                "Fix: give the same input, or choose another -o"
-            )
-        before, now = self.default_model, asked.default_model
-        if before and now and before != now:
-            raise BadInput(
-                f"{output} was begun with {before} for rows that name no model, and now it is {now}. "
+                f"{output} was begun with {model} for rows that name no model, and now it is {now}. "
                 "Fix: set HERD_MODEL_NAME as before, or choose another -o"
             )
         names = self.options.keys() | asked.options.keys()
