@@ -121,7 +121,7 @@ class BeatAnswer(NamedTuple):
     num_free: rows that are free in other workers of the queue. is_paused: nobody is to take jobs of the
     queue. is_drained: this worker is to take none of the tenant. num_others: the other workers of the queue.
     complaint: what is wrong with a key of the tenant; empty: nothing. author: the process that has written
-    the report before under this name; empty: it did not say; None: there was none.
+    the report before under this name; empty: it had not loaded its model; None: there was none.
     """
 
     num_free: int

@@ -8,7 +8,7 @@
 -- pairs common:
 -- Answers, for each tenant: free rows of other workers of the queue, or what is wrong with a key; how many these are;
 --       when the pause of the queue ends, and when the drain of the worker does (ms; 0: there is none); which process has
---       written the report before (empty: it did not say; null: there was none)
+--       written the report before (empty: it had not loaded its model; null: there was none)
 local now = now_ms()
 
 -- In `room` a worker's score is the second at which its report expires, and its free rows as a fraction of that: so one
@@ -35,7 +35,7 @@ end
 
 local function beat(one)
   local before_ms, process = unpack(redis.call('HMGET', one.report, 'beat_ms', 'process'))
-  one.before = before_ms and (process or '')
+  one.before = before_ms and process
   redis.call('DEL', one.report)
   redis.call('HSET', one.report, 'beat_ms', now, unpack(common))
   if #one > 0 then redis.call('HSET', one.report, unpack(one)) end
