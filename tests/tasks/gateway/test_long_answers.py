@@ -10,9 +10,9 @@ from benchmarks.stand_in import StandIn
 from llama_herd.tasks.gateway import completion_answer
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.openai import response
-from llama_herd.tasks.openai.json_pieces import json_pieces
 from llama_herd.tasks.openai.response import choices_of
 from llama_herd.tasks.protocol.events import Token
+from llama_herd.tasks.protocol.json_values import json_pieces
 from tests.chaos.harness.patience import wait_until
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import QUEUE, Herd, end, started

@@ -8,12 +8,11 @@ import pytest
 
 from llama_herd.errors import InvalidJob
 from llama_herd.tasks.openai.answer_size import MAX_ESTIMATED_BYTES, check_answer_size, estimated_bytes
-from llama_herd.tasks.openai.json_pieces import ITEMS, json_pieces
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint, RequestBody
 from llama_herd.tasks.openai.response import JoinedAnswer
-from llama_herd.tasks.protocol.chat import json_text
 from llama_herd.tasks.protocol.events import End, Event, Started, Token
 from llama_herd.tasks.protocol.job import MAX_SCORES, GenerationJob
+from llama_herd.tasks.protocol.json_values import ITEMS, json_pieces, json_text
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.sampling import MAX_CHOICES, MAX_TOP_LOGPROBS
 from llama_herd.tasks.settings import Settings

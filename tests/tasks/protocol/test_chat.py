@@ -7,15 +7,9 @@ from typing import Any
 import pytest
 
 from llama_herd.errors import InvalidJob
-from llama_herd.tasks.protocol.chat import (
-    MAX_DEPTH,
-    MAX_DOCUMENTS,
-    MAX_OPTIONS,
-    MAX_PARTS,
-    MAX_TOOLS,
-    MAX_VALUES,
-)
+from llama_herd.tasks.protocol.chat import MAX_DOCUMENTS, MAX_OPTIONS, MAX_PARTS, MAX_TOOLS
 from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.json_values import MAX_DEPTH, MAX_VALUES
 from llama_herd.tasks.settings import Settings
 
 TURN = {"role": "user", "content": "hi"}

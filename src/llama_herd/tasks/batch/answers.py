@@ -19,9 +19,9 @@ from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.openai.embeddings import EMBEDDINGS, answer_pieces
 from llama_herd.tasks.openai.ranks import RERANK, RankList
 from llama_herd.tasks.openai.response import response_pieces
-from llama_herd.tasks.protocol.chat import json_text
 from llama_herd.tasks.protocol.embedding_job import TEXT_SOURCES, EmbeddingJob
 from llama_herd.tasks.protocol.job import SOURCES, GenerationJob
+from llama_herd.tasks.protocol.json_values import json_text
 from llama_herd.tasks.protocol.ranking_job import RankingJob
 from llama_herd.tasks.protocol.result import Result
 

@@ -28,10 +28,9 @@ from llama_herd.tasks.gateway.sse import (
 )
 from llama_herd.tasks.openai.answer_size import MAX_BYTES
 from llama_herd.tasks.openai.chunks import ManyChunks
-from llama_herd.tasks.openai.json_pieces import json_pieces
 from llama_herd.tasks.openai.response import JoinedAnswer
-from llama_herd.tasks.protocol.chat import json_text
 from llama_herd.tasks.protocol.events import GOOD_ENDS, End, Event
+from llama_herd.tasks.protocol.json_values import json_pieces, json_text
 from llama_herd.tasks.protocol.result import Result
 
 #: Names the first job of an answer.

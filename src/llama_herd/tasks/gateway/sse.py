@@ -14,8 +14,8 @@ from llama_herd.tasks.connection.cancels import cancel_tasks
 from llama_herd.tasks.gateway.long_answers import is_long, make_aside
 from llama_herd.tasks.gateway.problem import Problem
 from llama_herd.tasks.gateway.request_log import RequestFacts
-from llama_herd.tasks.protocol.chat import json_text
 from llama_herd.tasks.protocol.events import Event
+from llama_herd.tasks.protocol.json_values import json_text
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from pydantic import Field
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.openai.answer_schema import AnswerModel
 from llama_herd.tasks.openai.other_fields import unknown_fields
-from llama_herd.tasks.protocol.chat import json_text
 from llama_herd.tasks.protocol.embedding_job import TEXT_SOURCES, EmbeddingJob, sources_of
+from llama_herd.tasks.protocol.json_values import json_text
 from llama_herd.tasks.protocol.result import Result, floats_of
 from llama_herd.tasks.protocol.text_job import MAX_TEXTS, TextJob, count_from, num_texts_of
 from llama_herd.tasks.settings import Settings

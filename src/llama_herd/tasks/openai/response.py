@@ -5,11 +5,10 @@ from time import time
 from typing import Any
 
 from llama_herd.extras import own_version
-from llama_herd.tasks.openai.json_pieces import json_pieces
 from llama_herd.tasks.openai.logprobs import Echo, logprobs_of, top_by_name
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint
-from llama_herd.tasks.protocol.chat import json_text
 from llama_herd.tasks.protocol.events import FinishReason, ToolCall, Usage
+from llama_herd.tasks.protocol.json_values import json_pieces, json_text
 from llama_herd.tasks.protocol.result import Output, Result
 
 #: Which version of ours made an answer.

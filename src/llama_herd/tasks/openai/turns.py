@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from llama_herd.tasks.protocol.chat import check_json
+from llama_herd.tasks.protocol.json_values import check_json
 
 #: Fields of an answer that our turns lack, each with what is done with it.
 ANSWER_FIELDS: Mapping[str, str] = {

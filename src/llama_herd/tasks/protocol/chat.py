@@ -1,13 +1,12 @@
-"""Messages of a conversation, and the JSON that a chat template may get with them, all within bounds."""
+"""Messages of a conversation, and the variables that a chat template may get with them, within bounds."""
 
-import json
-import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from llama_herd.tasks.protocol.json_values import JsonObject, json_text
 from llama_herd.tasks.protocol.strict_model import MaxItems, StrictModel, check_length, check_text
 
 #: Turns of a conversation, of whatever length: each takes a worker some time.
@@ -16,9 +15,6 @@ MAX_PARTS = 256
 MAX_TOOLS = 128
 MAX_DOCUMENTS = 256
 MAX_OPTIONS = 32
-#: Of the JSON of one field: values of every kind, and how deep they lie in each other.
-MAX_VALUES = 16_384
-MAX_DEPTH = 32
 #: Variables of a template that are a job's fields, or the model's control tokens.
 OWN_VARIABLES = frozenset(
     (
@@ -40,7 +36,6 @@ OTHER_PARTS = (
     "thinking",
 )
 
-JsonObject = dict[str, Any]
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -125,50 +120,3 @@ def check_options(options: JsonObject) -> None:
             raise ValueError("must have names of up to 64 letters, digits and underscores")
         if name in OWN_VARIABLES:
             raise ValueError(f"must not hold {name}, which is set by the job or the model")
-
-
-def check_json(values: Collection[object]) -> None:
-    """Raise ValueError unless these are JSON, and neither too many nor too deep. No more are looked at."""
-    waiting, num_values = [(values, 0)], 0
-    while waiting:
-        items, depth = waiting.pop()
-        num_values += len(items) * (2 if isinstance(items, Mapping) else 1)
-        if num_values > MAX_VALUES:
-            raise ValueError(f"must hold at most {MAX_VALUES} values")
-        if depth > MAX_DEPTH:
-            raise ValueError(f"must be at most {MAX_DEPTH} levels deep")
-        for item in _values_and_names(items):
-            if isinstance(item, dict | list | tuple):
-                waiting.append((item, depth + 1))
-            else:
-                _check_scalar(item)
-
-
-def json_text(value: object) -> str:
-    """A value as JSON on one line: as its length is counted, and as answers have it."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def num_bytes(texts: Iterable[str]) -> int:
-    """The length of texts in UTF-8."""
-    return sum(len(text.encode()) for text in texts)
-
-
-def _values_and_names(values: Collection[object]) -> Iterator[object]:
-    """The values in an array or object, and an object's names."""
-    if isinstance(values, Mapping):
-        if not all(isinstance(name, str) for name in values):
-            raise ValueError("must have strings as names")
-        yield from values.values()
-    yield from values
-
-
-def _check_scalar(value: object) -> None:
-    if isinstance(value, str):
-        check_text(value)
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError("must hold finite numbers only")
-    elif isinstance(value, int) and value.bit_length() > 64:
-        raise ValueError("must hold no number of over 64 bits")
-    elif value is not None and not isinstance(value, int | float):
-        raise ValueError("must be JSON")

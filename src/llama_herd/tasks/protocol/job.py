@@ -24,13 +24,10 @@ from llama_herd.tasks.protocol.chat import (
     MAX_OPTIONS,
     MAX_TOOLS,
     ChatMessage,
-    JsonObject,
-    check_json,
     check_options,
-    json_text,
-    num_bytes,
 )
 from llama_herd.tasks.protocol.given import checked_kind
+from llama_herd.tasks.protocol.json_values import JsonObject, check_json, json_text, num_bytes
 from llama_herd.tasks.protocol.sampling import DEFAULT_MAX_TOKENS, SamplingParams
 from llama_herd.tasks.protocol.strict_model import MaxItems, StrictModel, at_most, check_length, check_text
 from llama_herd.tasks.protocol.structured_outputs import (

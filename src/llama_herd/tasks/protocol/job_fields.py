@@ -5,7 +5,8 @@ from typing import Literal, Required, TypedDict
 
 from pydantic import BaseModel
 
-from llama_herd.tasks.protocol.chat import ChatMessage, JsonObject, Role, TextPart
+from llama_herd.tasks.protocol.chat import ChatMessage, Role, TextPart
+from llama_herd.tasks.protocol.json_values import JsonObject
 from llama_herd.tasks.protocol.sampling import SamplingParams
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator
 
 from llama_herd.tasks.protocol.bounded_json import MAX_VALUES, JsonSize, RepeatedField, parse_bounded
-from llama_herd.tasks.protocol.chat import JsonObject, check_json, json_text
+from llama_herd.tasks.protocol.json_values import JsonObject, check_json, json_text
 
 #: Of the texts of one form, in UTF-8, whatever else a prompt may have.
 MAX_FORM_BYTES = 1 << 18

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
 
-from llama_herd.tasks.protocol.chat import JsonObject
+from llama_herd.tasks.protocol.json_values import JsonObject
 
 #: What a choice may be; else it names one tool.
 CHOICES = ("none", "auto", "required")

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from pydantic_core import from_json
 
 from llama_herd.errors import FieldError
-from llama_herd.tasks.protocol.chat import json_text
 from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.json_values import json_text
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.sequence import Sequence

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.model.parsers.formats import OutputFormats, ReasoningFormat, ToolFormat
 from llama_herd.model.parsers.output_parser import ARGUMENTS
-from llama_herd.tasks.protocol.chat import json_text
+from llama_herd.tasks.protocol.json_values import json_text
 from llama_herd.tasks.protocol.structured_outputs import ANY_OBJECT, OutputForm
 
 #: What a tool takes that names no parameters, as at OpenAI.
