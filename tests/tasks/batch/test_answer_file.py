@@ -7,9 +7,10 @@ import pytest
 
 from llama_herd.cli.batch.files import BatchFiles, BatchPlan, RunFile
 from llama_herd.errors import BadInput
-from llama_herd.tasks.batch.answers import AnswerFile, CannotWrite, line_id
+from llama_herd.tasks.batch.answers import answered_rows, line_id
 from llama_herd.tasks.batch.row_options import RowOptions
 from llama_herd.tasks.client.batch.batch_progress import DoneRows
+from llama_herd.tasks.storage.line_file import CannotWrite, LineFile
 from tests.full_disk import room_for
 
 
@@ -17,8 +18,8 @@ def answer(line: int, run_id: str = "abc") -> bytes:
     return b'{"id":"%s","text":"..."}\n' % line_id(run_id, line).encode()
 
 
-def rows_in(file: AnswerFile) -> list[int]:
-    return [row for row, _ in file.line_offsets("abc")]
+def rows_in(file: LineFile) -> list[int]:
+    return [row for row, _ in answered_rows(file.path, "abc")]
 
 
 def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:
@@ -26,7 +27,7 @@ def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> Non
     for end in range(len(answer(1)), len(whole)):
         path = tmp_path / f"{end}.jsonl"
         path.write_bytes(whole[:end])
-        with AnswerFile(path) as file:
+        with LineFile(path) as file:
             file.repair()
             assert rows_in(file) == [1]
             file.append([answer(2), answer(3)])
@@ -36,11 +37,11 @@ def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> Non
 def test_a_torn_line_longer_than_a_chunk_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_bytes(answer(1) + b"x" * 300_000)
-    with AnswerFile(path) as file:
+    with LineFile(path) as file:
         file.repair()
     assert path.read_bytes() == answer(1)
     path.write_bytes(b"x" * 300_000)
-    with AnswerFile(path) as file:
+    with LineFile(path) as file:
         file.repair()
     assert path.read_bytes() == b""
 
@@ -48,27 +49,27 @@ def test_a_torn_line_longer_than_a_chunk_is_cut_off(tmp_path: Path) -> None:
 def test_only_lines_of_the_run_count_as_done(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_bytes(answer(1) + answer(2, "other") + b'{"id":"x"}\n\n' + answer(17))
-    with AnswerFile(path) as file:
+    with LineFile(path) as file:
         assert rows_in(file) == [1, 17]
 
 
 def test_two_writers_of_one_file_are_refused(tmp_path: Path) -> None:
     with (
-        AnswerFile(tmp_path / "out.jsonl"),
+        LineFile(tmp_path / "out.jsonl"),
         pytest.raises(BadInput, match="another process writes it"),
-        AnswerFile(tmp_path / "out.jsonl"),
+        LineFile(tmp_path / "out.jsonl"),
     ):
         pass
 
 
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="cannot be written: No such file"), AnswerFile(tmp_path / "a" / "b"):
+    with pytest.raises(BadInput, match="cannot be written: No such file"), LineFile(tmp_path / "a" / "b"):
         pass
 
 
 def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    with AnswerFile(path) as file:
+    with LineFile(path) as file:
         file.append([answer(1)])
         with (
             room_for(len(answer(1)) + 10),
@@ -161,5 +162,5 @@ def test_an_output_that_takes_no_lines_is_refused(name: str) -> None:
 
 
 def test_a_device_is_no_output() -> None:
-    with pytest.raises(BadInput, match="/dev/full is not a plain file"), AnswerFile(Path("/dev/full")):
+    with pytest.raises(BadInput, match="/dev/full is not a plain file"), LineFile(Path("/dev/full")):
         pass

@@ -11,9 +11,9 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.cli.batch.files import BatchPlan, RunFile
 from llama_herd.errors import BadInput, HerdError, StorageFull
-from llama_herd.tasks.batch.answers import AnswerFile, CannotWrite
 from llama_herd.tasks.feeder import batch_feeder
 from llama_herd.tasks.storage.folder import Folder
+from llama_herd.tasks.storage.line_file import CannotWrite, LineFile
 from llama_herd.tasks.storage.storage import Storage, StoragePlace
 from tests.batch_api import BatchApi, lines, rows
 from tests.chaos.harness.patience import wait_until
@@ -37,7 +37,7 @@ def journal(folder: Path) -> None:
 
 
 def answers(folder: Path) -> None:
-    with AnswerFile(folder / "out.jsonl") as file:
+    with LineFile(folder / "out.jsonl") as file:
         file.append([CONTENT])
 
 

@@ -23,7 +23,8 @@ from llama_herd.cli.batch.schema_columns import read_answer
 from llama_herd.cli.batch.table_layout import OWN, TableLayout
 from llama_herd.cli.batch.tables import lost_row
 from llama_herd.cli.batch.vector_file import VectorFile
-from llama_herd.tasks.batch.answers import AnswerFile, CannotWrite
+from llama_herd.tasks.batch.answers import answered_rows
+from llama_herd.tasks.storage.line_file import CannotWrite, LineFile
 
 #: Of a row whose answer is no text, in a table of texts.
 _NO_TEXT = "the answer is not text: it is in the file of answers. Fix: for a table of vectors --embed"
@@ -34,7 +35,7 @@ TableRow = Mapping[str, Any]
 
 
 def write_answer_table(
-    files: Sequence[AnswerFile],
+    files: Sequence[LineFile],
     run_id: str,
     path: Path,
     format: OutputFormat,
@@ -74,7 +75,7 @@ def write_answer_table(
 
 
 def _rows(
-    files: Sequence[AnswerFile], run_id: str, layout: TableLayout, vectors: VectorFile | None
+    files: Sequence[LineFile], run_id: str, layout: TableLayout, vectors: VectorFile | None
 ) -> Iterator[TableRow]:
     """Our columns and the schema's, of all rows that have ended."""
     fields = list(layout.fields.values())
@@ -89,11 +90,11 @@ def _rows(
             yield ours | {name: values.get(field.name) for name, field in layout.fields.items()}
 
 
-def _lines(files: Sequence[AnswerFile], run_id: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _lines(files: Sequence[LineFile], run_id: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """All lines of the files, in the order of the rows that they answer."""
     rows, starts, ends = array("q"), array("q"), []
     for file in files:
-        for row, start in file.line_offsets(run_id):
+        for row, start in answered_rows(file.path, run_id):
             rows.append(row)
             starts.append(start)
         ends.append(len(rows))

@@ -20,12 +20,13 @@ from llama_herd.cli.batch.table_layout import TableLayout, own_columns
 from llama_herd.cli.batch.vector_file import VectorFile
 from llama_herd.counted import counted
 from llama_herd.errors import BadInput
-from llama_herd.tasks.batch.answers import AnswerFile, error_line, output_line, vector_line
+from llama_herd.tasks.batch.answers import answered_rows, error_line, output_line, vector_line
 from llama_herd.tasks.batch.row_options import RowOptions
 from llama_herd.tasks.batch.row_request import RequestReader
 from llama_herd.tasks.client.batch.batch_progress import DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
 from llama_herd.tasks.settings import Settings
+from llama_herd.tasks.storage.line_file import LineFile
 
 
 @dataclass(frozen=True)
@@ -214,8 +215,8 @@ class BatchFiles:
             raise BadInput(f"-o {plan.output} is the input itself. Fix: choose another -o")
         self.layout = table_layout(plan, self.source)
         self.num_rows = self.source.num_rows()  # which finds what cannot be read, before a file is made
-        self._answers = AnswerFile(plan.answers)
-        self._errors = AnswerFile(plan.errors)
+        self._answers = LineFile(plan.answers)
+        self._errors = LineFile(plan.errors)
         self._vectors = None if plan.vectors is None else VectorFile(plan.vectors)
         self._open = ExitStack()
 
@@ -231,7 +232,7 @@ class BatchFiles:
             self._errors.repair()
             self.done = DoneRows()
             for file in (self._answers, self._errors):
-                for line, _ in file.line_offsets(self.run.run_id):
+                for line, _ in answered_rows(file.path, self.run.run_id):
                     self.done.add(line, has_failed=file is self._errors)
             if self._vectors is not None and not self.done.num_answered:
                 self._vectors.width = 0  # what another run has left there says nothing of this one
@@ -281,8 +282,8 @@ class BatchFiles:
         if not vectors.width:
             return f"{vectors.path}: no row has a vector"
         run_id = self.run.run_id
-        failed = {line for line, _ in self._errors.line_offsets(run_id)}
-        lines = sorted({*failed, *(line for line, _ in self._answers.line_offsets(run_id))})
+        failed = {line for line, _ in answered_rows(self._errors.path, run_id)}
+        lines = sorted({*failed, *(line for line, _ in answered_rows(self._answers.path, run_id))})
         vectors.finish(len(lines), (position for position, line in enumerate(lines) if line in failed))
         missing = f", {len(failed):,} of them NaN" if failed else ""
         return (

@@ -16,8 +16,8 @@ from struct import pack
 from typing import Self
 
 from llama_herd.errors import BadInput
-from llama_herd.tasks.batch.answers import CannotWrite
 from llama_herd.tasks.client.batch.batch_row import BatchItem
+from llama_herd.tasks.storage.line_file import CannotWrite
 
 FLOAT_BYTES = 4
 #: Bytes before the first vector: NumPy reads a header of any length, and aligns its own to 64.

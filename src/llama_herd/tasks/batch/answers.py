@@ -1,19 +1,11 @@
-"""What became of rows, as lines of OpenAI's output and error files; and a file of such lines.
+"""What became of rows, as lines of OpenAI's output and error files, which show which rows are done."""
 
-A file is only appended to, each line is whole, and it shows which rows are done.
-"""
-
-import fcntl
-import os
 import re
-import stat
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from llama_herd.errors import BadInput, HerdError
 from llama_herd.tasks.batch.row_request import RowRequest
 from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.openai.embeddings import EMBEDDINGS, answer_pieces
@@ -104,97 +96,12 @@ def answered_row(line: bytes, run_id: str) -> int | None:
     return int(found[2]) if found is not None and found[1] == run_id.encode() else None
 
 
-_CHUNK_BYTES = 1 << 16
-
-
-class CannotWrite(HerdError):
-    """A file of answers cannot be written any more. The lines in it are whole. error: the system's."""
-
-    def __init__(self, message: str, error: OSError | None = None) -> None:
-        super().__init__(message)
-        self.error = error
-
-
-class AnswerFile:
-    """A file of answers, open within the block, and locked against other writers.
-
-    Opening it does not change it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._descriptor = -1
-        self._num_bytes = 0
-
-    def __enter__(self) -> Self:
-        try:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        except OSError as error:
-            raise BadInput(f"{self.path} cannot be written: {error.strerror}") from None
-        try:
-            self._lock()
-        except BadInput:
-            os.close(self._descriptor)
-            raise
-        return self
-
-    def _lock(self) -> None:
-        """Keep others from writing. Raises BadInput."""
-        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
-            raise BadInput(
-                f"{self.path} is not a plain file, so no run could continue from it. Fix: choose another -o"
-            )
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BadInput(
-                f"{self.path}: another process writes it. Fix: wait until that one ends, or choose another -o"
-            ) from None
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
-
-    def repair(self) -> None:
-        """Remove a last line that was cut off when its writer died."""
-        self._num_bytes = whole_bytes(self._descriptor)
-        os.ftruncate(self._descriptor, self._num_bytes)
-
-    def line_offsets(self, run_id: str) -> Iterator[tuple[int, int]]:
-        """The numbers of a run's rows, and where in the file their lines begin."""
-        start = 0
-        with self.path.open("rb") as file:
-            for text in file:
-                row = answered_row(text, run_id)
-                if row is not None:
-                    yield row, start
-                start += len(text)
-
-    def append(self, lines: Sequence[bytes]) -> None:
-        """Write whole lines, and return when they are on disk. Raises CannotWrite."""
-        if not lines:
-            return
-        text = memoryview(b"".join(lines))
-        try:
-            while text:
-                text = text[os.write(self._descriptor, text) :]
-            os.fsync(self._descriptor)
-        except OSError as error:
-            with suppress(OSError):
-                os.ftruncate(self._descriptor, self._num_bytes)
-            raise CannotWrite(
-                f"{self.path} cannot be written: {error.strerror}. Fix that, and run the same command again",
-                error,
-            ) from None
-        self._num_bytes += sum(map(len, lines))
-
-
-def whole_bytes(number: int) -> int:
-    """The length of an open file up to its last line feed."""
-    end = os.fstat(number).st_size
-    while end > 0:
-        start = max(0, end - _CHUNK_BYTES)
-        feed = os.pread(number, end - start, start).rfind(b"\n")
-        if feed >= 0:
-            return start + feed + 1
-        end = start
-    return 0
+def answered_rows(path: Path, run_id: str) -> Iterator[tuple[int, int]]:
+    """The numbers of a run's rows that have lines in a file, and where in it these begin."""
+    start = 0
+    with path.open("rb") as file:
+        for line in file:
+            row = answered_row(line, run_id)
+            if row is not None:
+                yield row, start
+            start += len(line)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from llama_herd.errors import FileLost, StorageFull, StorageUnavailable
-from llama_herd.tasks.batch.answers import AnswerFile, CannotWrite, whole_bytes
+from llama_herd.tasks.storage.line_file import CannotWrite, LineFile, whole_bytes
 from llama_herd.tasks.storage.storage import Journal, StoragePlace
 
 #: The name of the file with the folder's id. No tenant's folder has a dot.
@@ -86,7 +86,7 @@ class Folder:
         path = self._path(place)
         with self._storage_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
-        with AnswerFile(path) as file:
+        with LineFile(path) as file:
             _sync_folder(path.parent)
 
             def append(lines: Sequence[bytes]) -> None:
