@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -55,9 +56,9 @@ async def readers_at(url: str, silence_s: float = SILENCE_S) -> AsyncIterator[Re
 
 async def rounds_of(readers: Readers, reader: Reader, url: str) -> AsyncGenerator[list[Event]]:
     core = ClientCore(Settings.read(redis_url=url))
-    async with aclosing(
-        reader.events(lambda: readers.connections.run(read_new(core.ledger, reader.follower)))
-    ) as found:
+    read = partial(read_new, core.ledger, reader.follower)
+    events_of = partial(reader.events, lambda: readers.connections.run(read()), is_patient_at_first=False)
+    async with aclosing(events_of(0.0)) as found:
         async for events in found:
             yield events
 

@@ -22,7 +22,7 @@ from llama_herd.tasks.client.job_status import JobStatus, read_job_status
 from llama_herd.tasks.client.lots import ASYNC_LOT_JOBS, JobToSubmit, Lots, SubmitOutcome
 from llama_herd.tasks.client.pausing import drain_worker, pause_queue, resume_queue, undo_drain
 from llama_herd.tasks.client.place_watch import PlaceWatch, Queued
-from llama_herd.tasks.client.readers import PatientRead, Reader, Readers
+from llama_herd.tasks.client.readers import Reader, Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.client.submission import Beside, checked_job_id, checked_reason, checked_run_id
 from llama_herd.tasks.client.tenant_status import Status, read_status
@@ -151,7 +151,7 @@ class AsyncClient:
     def _event_lists(self, readers: Readers, reader: Reader) -> AsyncGenerator[list[Event]]:
         """The events as they come, by the connections of `readers`: after `close` there may be others."""
         run, new = readers.connections.run, partial(read_new, self._core.ledger, reader.follower)
-        return reader.events(PatientRead(lambda: run(new()), OUTAGE_S, is_patient_at_first=False))
+        return reader.events(lambda: run(new()), OUTAGE_S, is_patient_at_first=False)
 
     def _readers(self) -> Readers:
         """The readers of the running loop: no other loop can use their connections."""

@@ -21,6 +21,9 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, each
 from llama_herd.tasks.protocol.events import Event
 
+#: How often a Redis that is away is asked.
+AWAY_PAUSE_S = 0.5
+
 
 @dataclass(eq=False)
 class Reader:
@@ -51,9 +54,15 @@ class Reader:
         """Whether the reader asks for its job's place, and the job has not begun."""
         return self.asks_place and not self.follower.passed_on
 
-    async def events(self, read: Callable[[], Awaitable[list[Event]]]) -> AsyncGenerator[list[Event]]:
-        """The events as they come, up to the end; an empty list each time that there is none."""
-        follower = self.follower
+    async def events(
+        self, read: Callable[[], Awaitable[list[Event]]], outage_s: float, *, is_patient_at_first: bool
+    ) -> AsyncGenerator[list[Event]]:
+        """The events as they come, up to the end; an empty list each time that there is none.
+
+        read: a read of the stream. Raises what it raises, but RedisUnavailable only after `outage_s`.
+        is_patient_at_first: whether also the first read waits so long.
+        """
+        follower, has_read, away_s = self.follower, is_patient_at_first, inf
         while not follower.has_ended:
             events: list[Event] = []
             if not follower.is_behind:
@@ -61,7 +70,16 @@ class Reader:
                 self._restart_timers()
                 events = follower.heard(heard)
             if follower.is_behind:
-                events += await read()
+                try:
+                    events += await read()
+                    has_read, away_s = True, inf
+                except NotPermitted:
+                    raise
+                except RedisUnavailable:
+                    away_s = min(away_s, monotonic())
+                    if not has_read or monotonic() - away_s > outage_s:
+                        raise
+                    await asyncio.sleep(AWAY_PAUSE_S)
             if events or not follower.has_ended:
                 yield events
 
@@ -86,38 +104,6 @@ class Reader:
     def _restart_timers(self) -> None:
         now_s = monotonic()
         self.due_s, self.tick_at_s = now_s + self.silence_s, now_s + self.tick_s
-
-
-#: How often a Redis that is away is asked.
-AWAY_PAUSE_S = 0.5
-
-
-class PatientRead:
-    """A read of one job's stream; while Redis is away it pauses, and returns no events."""
-
-    def __init__(
-        self, read: Callable[[], Awaitable[list[Event]]], outage_s: float, *, is_patient_at_first: bool
-    ) -> None:
-        """is_patient_at_first: whether also the first read waits for `outage_s`."""
-        self._read = read
-        self._outage_s = outage_s
-        self._has_read = is_patient_at_first
-        self._away_s: float | None = None
-
-    async def __call__(self) -> list[Event]:
-        """The new events. Raises RedisUnavailable after a long outage, and what the read raises."""
-        try:
-            events = await self._read()
-        except NotPermitted:
-            raise
-        except RedisUnavailable:
-            self._away_s = self._away_s or monotonic()
-            if not self._has_read or monotonic() - self._away_s > self._outage_s:
-                raise
-            await asyncio.sleep(AWAY_PAUSE_S)
-            return []
-        self._away_s, self._has_read = None, True
-        return events
 
 
 T = TypeVar("T")

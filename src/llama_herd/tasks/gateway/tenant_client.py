@@ -12,7 +12,7 @@ from llama_herd.tasks.client.follower import Follower, read_new
 from llama_herd.tasks.client.job_status import read_snapshot
 from llama_herd.tasks.client.lots import JobToSubmit, Lots, SubmitOutcome
 from llama_herd.tasks.client.pausing import paused_queues
-from llama_herd.tasks.client.readers import PatientRead, Reader, Readers
+from llama_herd.tasks.client.readers import Reader, Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.client.submission import Beside
 from llama_herd.tasks.gateway.problem import PASSES, Problem, not_found
@@ -160,7 +160,7 @@ class TenantClient:
             limit = SCORED_PAGE if has_scores else PAGE
             return found
 
-        return reader.events(PatientRead(read, OUTAGE_S, is_patient_at_first=True))
+        return reader.events(read, OUTAGE_S, is_patient_at_first=True)
 
     async def events(self, job_id: str) -> AsyncGenerator[list[Event]]:
         """All events of a job as they come: see `events_of`."""

@@ -205,7 +205,7 @@ class BatchRecords(StorageKeys):
 
     def page(self, after: str, limit: int) -> RedisCall[RecordPage | None]:
         """Batches after one of them, the newest first; None if there is no such one."""
-        return records_page(self, "stored_batches", "batch", after, limit, "desc")
+        return records_page(self, "batch", after, limit, "desc")
 
     def cancel(self, batch_id: str) -> RedisCall[BatchRecord | BatchState | None]:
         """Let its feeder end a batch early. Answers its state if that is too late; None: no such batch."""

@@ -185,7 +185,7 @@ class StoredFiles(StorageKeys):
         It may have been deleted lately.
         """
         most = min(limit, MAX_PAGE)
-        return records_page(self, "stored_files", "file", after, most, order, purpose, leaves_out=True)
+        return records_page(self, "file", after, most, order, purpose)
 
     def drop(self, file_id: str, *, expired: bool = False) -> RedisCall[DropOutcome]:
         """Forget a file, unless a batch reads it, or what an upload has reserved. expired: only if it is.
@@ -250,30 +250,19 @@ def redis_time_ms() -> RedisCall[int]:
 
 
 def records_page(
-    keys: Keys,
-    index: str,
-    kind: str,
-    after: str,
-    most: int,
-    order: ListOrder,
-    purpose: str = "",
-    *,
-    leaves_out: bool = False,
+    keys: Keys, kind: Literal["file", "batch"], after: str, most: int, order: ListOrder, purpose: str = ""
 ) -> RedisCall[RecordPage | None]:
-    """A page of records: of files or batches, as `kind` says; None if the one to begin after is not there.
-
-    leaves_out: what has expired.
-    """
+    """A page of records; None if the one to begin after is not there. Expired files are left out."""
     return call(
         _LISTING,
         _read_page,
-        index=keys.key(index),
+        index=keys.key({"file": "stored_files", "batch": "stored_batches"}[kind]),
         **around_id(lambda name: keys.key(f"{{{name}}}:{kind}")),
         last=after,
         most=most,
         order=order,
         purpose=purpose,
-        leaves_out=int(leaves_out),
+        leaves_out=int(kind == "file"),
     )
 
 
