@@ -115,7 +115,7 @@ def job_view(job: JobStatus) -> Table:
         "job": job.job_id,
         "state": job.state,
         "reason": "" if job.error else job.cancel or job.finish_reason or "",
-        "error": f"{job.error.code}: {job.error.message}" if job.error else "",
+        "error": _error_text(job),
         "model": job.model,
         "place": "" if job.position is None else place_note(job.position, job.estimated_wait_s),
         "due": _due_text(job),
@@ -145,11 +145,18 @@ def _due_text(job: JobStatus) -> str:
     return f"in {duration_text(due_in_s)}" if due_in_s > 0 else f"{duration_text(job.waited_s)} ago"
 
 
+def _error_text(job: JobStatus) -> str:
+    return f"{job.error.code}: {job.error.message}" if job.error else ""
+
+
 def _ended_text(job: JobStatus) -> str:
-    if job.ended_ms is None:
-        return ""
-    ago_s, took_s = (job.now_ms - job.ended_ms) / 1000, (job.ended_ms - job.submitted_ms) / 1000
-    return f"{duration_text(max(0.0, ago_s))} ago, after {duration_text(max(0.0, took_s))}"
+    return "" if job.ended_ms is None else ", after ".join(_ended_times(job, job.ended_ms))
+
+
+def _ended_times(job: JobStatus, ended_ms: int) -> tuple[str, str]:
+    """How long ago it ended, and how long it took."""
+    ago_s, took_s = (job.now_ms - ended_ms) / 1000, (ended_ms - job.submitted_ms) / 1000
+    return f"{duration_text(max(0.0, ago_s))} ago", duration_text(max(0.0, took_s))
 
 
 def ended_jobs_view(jobs: Sequence[JobStatus]) -> FoldingTable:
@@ -158,20 +165,10 @@ def ended_jobs_view(jobs: Sequence[JobStatus]) -> FoldingTable:
 
 
 def _ended_cells(job: JobStatus) -> Sequence[str]:
-    ended_ms = job.now_ms if job.ended_ms is None else job.ended_ms
-    ago, took = ((job.now_ms - ended_ms) / 1000, (ended_ms - job.submitted_ms) / 1000)
-    why = f"{job.error.code}: {job.error.message}" if job.error else job.finish_reason or ""
-    times = (f"{duration_text(max(0.0, ago))} ago", duration_text(max(0.0, took)))
-    return (
-        job.job_id,
-        job.state,
-        job.model,
-        *times,
-        f"{job.tokens:,}",
-        f"{job.attempts}",
-        job.worker or "",
-        why,
-    )
+    times = _ended_times(job, job.now_ms if job.ended_ms is None else job.ended_ms)
+    why = _error_text(job) or job.finish_reason or ""
+    counts = (f"{job.tokens:,}", f"{job.attempts}")
+    return (job.job_id, job.state, job.model, *times, *counts, job.worker or "", why)
 
 
 def _job_cells(job: JobStatus) -> Sequence[str]:
