@@ -224,8 +224,8 @@ BAD_JSON: dict[str, tuple[dict[str, Any], str]] = {
     "quantised": ({"quantization_config": {"bits": 4}}, "quantization_config is .*, which is not supported"),
     "part of a head turned": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, which is not"),
     "activation": ({"hidden_act": "gelu"}, "hidden_act is 'gelu', only 'silu'"),
-    "attention bias": ({"attention_bias": True}, "attention_bias is True, which is not"),
-    "mlp bias": ({"mlp_bias": True}, "mlp_bias is True, which is not"),
+    "attention bias": ({"model_type": "phi3", "attention_bias": True}, "attention_bias is True, which"),
+    "mlp bias": ({"model_type": "qwen3", "mlp_bias": True}, "mlp_bias is True, which is not"),
     "kv heads": ({"num_key_value_heads": 3}, "num_key_value_heads is 3, .* 32 heads"),
     "scaling": ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling: rope_type is 'dynamic'"),
     "parameters": (

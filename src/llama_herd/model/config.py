@@ -35,6 +35,7 @@ from llama_herd.model.shape.gguf_shape import (
     refuse_unread_gguf_keys,
 )
 from llama_herd.model.shape.json_shape import (
+    json_biased,
     json_rope,
     json_scales,
     json_windows,
@@ -67,6 +68,7 @@ class LlamaConfig:
     family: Family = LLAMA
     rope_scaling: RopeScaling = UNSCALED
     local_rope_base: float = 0.0  # of layers with a window, unscaled; 0: they turn like the others
+    biased: tuple[str, ...] = ()  # starts of names of matrices that have biases besides the family's
     windows: tuple[int, ...] = ()  # of each layer: tokens that a token sees; 0, or empty: all
     attention_scale: float | None = None  # of scores; None: 1 / sqrt(head_dim)
     embedding_scale: float = 1.0
@@ -127,6 +129,7 @@ class LlamaConfig:
             family=family,
             rope_scaling=gguf_scaling(noted, f"{a}.rope", Pairs(head_dim, rope_base), context_length),
             local_rope_base=gguf_local_rope_base(noted, family),
+            biased=(),  # no key states others: those that the file has count
             windows=gguf_windows(noted, family, num_layers),
             embedding_scale=scales.pop("embedding_scale", _embedding_scale(family, hidden_size)),
             **scales,
@@ -171,6 +174,7 @@ class LlamaConfig:
             family=family,
             rope_scaling=scaling,
             local_rope_base=local_base,
+            biased=json_biased(noted, family),
             windows=json_windows(noted, family, num_layers),
             embedding_scale=scales.pop("embedding_scale", _embedding_scale(family, hidden_size)),
             **scales,

@@ -168,6 +168,21 @@ def test_biases_that_a_gguf_file_has_count(part: str, tmp_path: Path) -> None:
     assert_close(logits_of_all(llama, ids, 70), all_logits(oracle, ids), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        *((name, f"{part}_bias") for name in ("llama3.1", "granite") for part in ("attention", "mlp")),
+        *((name, "attention_bias") for name in ("qwen3", "gemma2", "gemma3")),
+    ],
+)
+def test_biases_that_a_folder_states_count(name: str, key: str, tmp_path: Path) -> None:
+    family = TINY_FAMILIES[name]
+    family = replace(family, config={**family.config, key: True})
+    oracle, ids = family.model(), random_ids(70)
+    llama = load(family.write_folder(oracle, tmp_path))
+    assert_close(logits_of_all(llama, ids, 70), all_logits(oracle, ids), atol=1e-4, rtol=0)
+
+
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("head", ["own", "copy", "none"])
 @pytest.mark.parametrize("flag", [True, False, None])

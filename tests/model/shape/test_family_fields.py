@@ -11,7 +11,7 @@ from llama_herd.model.shape.families import FAMILIES, LLAMA, OF_A_BLOCK, Family
 STORED = {"name", "architecture", "model_type", "interleaved", "fused", "norms_from_one"}
 
 #: Parts that a native block has, or does not have.
-PARTS = {"qkv_bias", "qk_norm"}
+PARTS = {"biased", "bias_keys", "qk_norm"}
 
 #: What chats are read by.
 TEXTS = {"stripping"}

@@ -116,12 +116,12 @@ def _layer_shapes(config: LlamaConfig) -> dict[str, Shape]:
         rows = {"attn_qkv": q_rows + 2 * kv_rows, "ffn_up": 2 * config.ffn_size}
     shapes: dict[str, Shape] = {f"{name}.weight": (num_rows, hidden) for name, num_rows in rows.items()}
     shapes |= {"attn_output.weight": (hidden, q_rows), "ffn_down.weight": (hidden, config.ffn_size)}
+    biased = [name for name in shapes if name.startswith(family.biased + config.biased)]
+    shapes |= {f"{name.removesuffix('weight')}bias": shapes[name][:1] for name in biased}
     norms = {"attn_norm": hidden, "ffn_norm": hidden}
     if family.qk_norm:
         norms |= {"attn_q_norm": config.head_dim, "attn_k_norm": config.head_dim}
     if family.post_norms:
         norms |= {"post_attention_norm": hidden, "post_ffw_norm": hidden}
     shapes |= {f"{name}.weight": (size,) for name, size in norms.items()}
-    if family.qkv_bias:
-        shapes |= {f"{name}.bias": (num_rows,) for name, num_rows in rows.items() if name.startswith("attn_")}
     return shapes

@@ -19,8 +19,10 @@ class Family:
 
     #: GGUF files hold the rows of Q and K in interleaved pairs, for a RoPE that turns neighbours.
     interleaved: bool = False
-    #: Q, K and V have biases.
-    qkv_bias: bool = False
+    #: Which matrices of a layer have biases, by what their names begin with: those that go without saying,
+    biased: tuple[str, ...] = ()
+    #: and those of a Hugging Face folder, where this key of config.json is true.
+    bias_keys: Mapping[str, str] = field(default_factory=dict)
     #: Queries and keys are normalised head by head, before RoPE.
     qk_norm: bool = False
     #: Q, K and V are stored as one weight, gate and up as another.
@@ -88,7 +90,17 @@ GEMMA = {
     "tie_word_embeddings": True,
 }
 
-LLAMA = Family("Llama", "llama", "llama", interleaved=True, nullable=HEADS | HEAD_SIZE)
+ATTENTION_BIAS = {"attention_bias": "attn_"}
+MLP_BIAS = {"mlp_bias": "ffn_"}
+
+LLAMA = Family(
+    "Llama",
+    "llama",
+    "llama",
+    interleaved=True,
+    bias_keys=ATTENTION_BIAS | MLP_BIAS,
+    nullable=HEADS | HEAD_SIZE,
+)
 
 FAMILIES = (
     LLAMA,
@@ -105,7 +117,7 @@ FAMILIES = (
         "Qwen 2",
         "qwen2",
         "qwen2",
-        qkv_bias=True,
+        biased=("attn_q", "attn_k", "attn_v"),
         window="upper",
         defaults=QWEN,
         nullable=HEADS | WINDOW | LAYER_TYPES,
@@ -114,6 +126,7 @@ FAMILIES = (
         "Qwen 3",
         "qwen3",
         "qwen3",
+        bias_keys=ATTENTION_BIAS,
         qk_norm=True,
         window="upper",
         defaults=QWEN | {"head_dim": 128},
@@ -124,6 +137,7 @@ FAMILIES = (
         "granite",
         "granite",
         interleaved=True,
+        bias_keys=ATTENTION_BIAS | MLP_BIAS,
         multipliers=True,
         defaults={"attention_multiplier": 1.0},
         nullable=HEADS,
@@ -141,6 +155,7 @@ FAMILIES = (
         "Gemma 2",
         "gemma2",
         "gemma2",
+        bias_keys=ATTENTION_BIAS,
         post_norms=True,
         norms_from_one=True,
         activation="gelu_pytorch_tanh",
@@ -160,6 +175,7 @@ FAMILIES = (
         "Gemma 3",
         "gemma3",
         "gemma3_text",
+        bias_keys=ATTENTION_BIAS,
         qk_norm=True,
         post_norms=True,
         norms_from_one=True,

@@ -40,7 +40,7 @@ CHANGING_JSON_KEYS = frozenset(
 
 
 #: Keys that any config.json may have as null, as if they were absent.
-NULLABLE = frozenset({"quantization_config", "rope_parameters", "rope_scaling"})
+NULLABLE = frozenset({"attention_bias", "mlp_bias", "quantization_config", "rope_parameters", "rope_scaling"})
 #: Keys of YaRN that may be null within `rope_parameters` and `rope_scaling`.
 NULLABLE_OF_ROPE = frozenset({"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"})
 
@@ -93,6 +93,11 @@ def json_windows(config_json: Metadata, family: Family, num_layers: int) -> tupl
     if family.window == "upper" and not config_json.flag("use_sliding_window", False):
         window = 0
     return layer_windows(window, has_window)
+
+
+def json_biased(metadata: Metadata, family: Family) -> tuple[str, ...]:
+    """What the names of matrices begin with that have biases, besides those of the family."""
+    return tuple(start for key, start in family.bias_keys.items() if metadata.flag(key, False))
 
 
 def json_scales(metadata: Metadata, family: Family) -> dict[str, float]:
