@@ -61,8 +61,30 @@ def test_anything_else_is_told_what_a_model_is(folder: Path, gguf_file: Path) ->
         open_model(folder / "model.safetensors")
     with pytest.raises(ModelFileError, match=f"json: a part of a model. {ACCEPTED}.*: give .*tiny"):
         open_model(folder / "config.json")
-    with pytest.raises(ModelFileError, match=r"a folder without config\.json.* This one holds tiny\.gguf"):
-        open_model(gguf_file.parent)
+
+
+@pytest.mark.parametrize("with_config", [False, True], ids=["alone", "beside config.json"])
+def test_a_folder_of_gguf_files_is_told_which_to_give(
+    folder: Path, gguf_file: Path, *, with_config: bool
+) -> None:
+    """Repositories of such files have a config.json, too, if only for the hub's own page."""
+    (folder / "model.safetensors").unlink()
+    if not with_config:
+        (folder / "config.json").unlink()
+    shutil.copy(gguf_file, folder / "tiny.gguf")
+    (folder / "mmproj-tiny.gguf").touch()
+    with pytest.raises(ModelFileError, match=r"a folder of GGUF files.* Give .*/tiny/tiny\.gguf"):
+        open_model(folder)
+
+
+@pytest.mark.parametrize("with_config", [False, True], ids=["alone", "beside config.json"])
+def test_an_adapter_is_told_to_be_merged(folder: Path, *, with_config: bool) -> None:
+    (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    if not with_config:
+        (folder / "config.json").unlink()
+    with pytest.raises(ModelFileError, match=r"an adapter, which is no model.*merge_and_unload"):
+        open_model(folder)
 
 
 #: As the site, llama.cpp and Ollama name them, and what chooses among the files.

@@ -9,7 +9,9 @@ from llama_herd.errors import ModelFileError
 from llama_herd.model.files.gguf import GGUFFile
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.files.model_file import ModelFile
+from llama_herd.model.files.safetensors import INDEX_NAME, WHOLE_NAME
 from llama_herd.model.files.safetensors_model import CONFIG_NAME, SafetensorsModel
+from llama_herd.model.hub.choice import ASIDE
 from llama_herd.model.hub.name import how_to_pull
 from llama_herd.model.shape.pooling import Override
 from llama_herd.model.text.control_tokens import ControlTokens
@@ -18,6 +20,8 @@ from llama_herd.model.text.tokenizer import Tokenizer
 _ACCEPTED = (
     "A model is a GGUF file, or a Hugging Face folder with config.json, tokenizer.json and model.safetensors"
 )
+#: What peft keeps beside the weights of an adapter, such as a LoRA.
+ADAPTER_NAME = "adapter_config.json"
 #: Ends of the names of files in such a folder.
 _PARTS = (".safetensors", ".json")
 
@@ -43,17 +47,30 @@ def open_model(path: str | PathLike[str], pooling: Override = "auto") -> ModelFi
     """
     path = Path(path)
     with _naming_the_path(path):
-        if (path / CONFIG_NAME).is_file():
-            return SafetensorsModel.open(path, pooling)
         if path.is_dir():
-            found = [f" This one holds {file.name}: give that." for file in sorted(path.glob("*.gguf"))]
-            raise ModelFileError(f"{path}: a folder without {CONFIG_NAME}. {_ACCEPTED}.{''.join(found[:1])}")
+            _refuse_other_folder(path)
+            return SafetensorsModel.open(path, pooling)
         if not path.exists():
             problem = f"{path}: no such file or folder. {_ACCEPTED}. {how_to_pull(path)}"
             raise ModelFileError(problem.rstrip())
         if path.suffix in _PARTS:
             raise ModelFileError(f"{path}: a part of a model. {_ACCEPTED}: give {path.parent}.")
         return GGUFModel.open(path, pooling)
+
+
+def _refuse_other_folder(folder: Path) -> None:
+    """Raise ModelFileError for a folder that is no model: one of GGUF files, or of an adapter alone."""
+    if not any((folder / name).is_file() for name in (WHOLE_NAME, INDEX_NAME)):
+        for path in sorted(folder.glob("*.gguf")):
+            if not ASIDE.search(path.name):
+                raise ModelFileError(f"{folder}: a folder of GGUF files. {_ACCEPTED}. Give {path}.")
+        if (folder / ADAPTER_NAME).is_file():
+            raise ModelFileError(
+                f"{folder}: an adapter, which is no model by itself. Load it with peft, call "
+                "`merge_and_unload`, and `save_pretrained` with the tokenizer."
+            )
+    if not (folder / CONFIG_NAME).is_file():
+        raise ModelFileError(f"{folder}: a folder without {CONFIG_NAME}. {_ACCEPTED}.")
 
 
 @contextmanager

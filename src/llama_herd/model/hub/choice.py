@@ -20,7 +20,7 @@ _TYPE = re.compile(
     r"(?:^|[-._])(?P<type>(?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|NVFP4|BF16|F16|FP16|F32))$", re.IGNORECASE
 )
 #: GGUF files that are no model of text: what sees images, and statistics of a quantiser.
-_ASIDE = re.compile(r"mmproj|imatrix", re.IGNORECASE)
+ASIDE = re.compile(r"mmproj|imatrix", re.IGNORECASE)
 
 _CONFIG, _TOKENIZER = "config.json", "tokenizer.json"
 _WHOLE = "model.safetensors"
@@ -110,7 +110,7 @@ def candidates(files: Iterable[HubFile]) -> list[ChosenFiles]:
     """The GGUF models among files; one that lacks a part is none."""
     groups: dict[str, list[HubFile]] = {}
     for file in sorted(files, key=lambda one: one.name):
-        if file.name.lower().endswith(".gguf") and not _ASIDE.search(file.name):
+        if file.name.lower().endswith(".gguf") and not ASIDE.search(file.name):
             groups.setdefault(PART.sub("", file.name), []).append(file)
     return [ChosenFiles(group[0].name, tuple(group)) for group in groups.values() if _is_whole(group)]
 
