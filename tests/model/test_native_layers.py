@@ -18,6 +18,7 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.model.native_layers import FEW_TOKENS, NativeLayers
 from llama_herd.model.tiling import SHORT_TOKENS
 from llama_herd.model.weights.form import WeightForm
+from llama_herd.model.weights.linear import Linear, NativeSegment
 from tests.model.forwards import random_ids, reserved
 
 pytestmark = pytest.mark.long
@@ -162,6 +163,31 @@ def test_biases_and_norms_of_heads_go_with_it(
             assert whole.equal(one_by_one)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_biases_of_any_matrix_go_with_it(
+    kernels: Kernels, wide_file: Callable[..., Path], num_calls: list[int], dtype: torch.dtype
+) -> None:
+    llama = load(wide_file("Q4_0"), kernels, dtype)
+
+    def biased(linear: Linear) -> Linear:
+        bias = torch.randn(sum(one.num_rows for one in linear.segments if isinstance(one, NativeSegment)))
+        return replace(linear, bias=bias.to(dtype))
+
+    first, last = llama.blocks
+    attention = replace(last.attention, output=biased(last.attention.output))
+    mlp = replace(last.mlp, gate_up=biased(last.mlp.gate_up), down=biased(last.mlp.down))
+    blocks = first, replace(last, attention=attention, mlp=mlp)
+    native = NativeLayers.if_plain(llama.config, [block.parts for block in blocks])
+    assert native is not None
+    changed = replace(llama, blocks=blocks, native=native)
+    for num_rows in (1, 5, FEW_TOKENS + 1):
+        found = steps(changed, dtype, num_rows)
+        assert num_calls[-1] == num_rows
+        assert not found[0].equal(steps(llama, dtype, num_rows)[0])
+        for whole, one_by_one in zip(found, steps(in_parts(changed), dtype, num_rows), strict=True):
+            assert whole.equal(one_by_one)
+
+
 @pytest.mark.parametrize("family", [{"post_norms": True}, {"activation": "gelu_pytorch_tanh"}], ids=str)
 def test_layers_of_another_kind_have_no_such_call(
     kernels: Kernels, wide_file: Callable[..., Path], family: dict[str, Any]
@@ -174,6 +200,3 @@ def test_layers_of_another_kind_have_no_such_call(
     assert NativeLayers.if_plain(other, layers) is None
     scaled = replace(config, residual_scale=0.5)
     assert NativeLayers.if_plain(scaled, layers) is None
-    qkv, output, gate_up, down = layers[1].linears
-    biased = layers[1]._replace(linears=(qkv, replace(output, bias=torch.zeros(1)), gate_up, down))
-    assert NativeLayers.if_plain(config, [layers[0], biased]) is None

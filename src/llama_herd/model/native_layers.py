@@ -51,21 +51,22 @@ class MatrixPointer(ctypes.Structure):
 
 
 class MatrixPointers(ctypes.Structure):
-    """herd::Matrices: a linear's segments, which must live as long."""
+    """herd::Matrices: a linear's segments and float32 bias, which must live as long."""
 
-    _fields_ = members((MatrixPointer * MAX_MATRICES, "matrix"), (NUMBER, "count"))
+    _fields_ = members((MatrixPointer * MAX_MATRICES, "matrix"), (NUMBER, "count"), (POINTER, "bias"))
 
     @classmethod
     def to(cls, linear: Linear) -> Self:
         segments = map(MatrixPointer.to, linear.segments)
-        return cls((MatrixPointer * MAX_MATRICES)(*segments), len(linear.segments))
+        bias = None if linear.bias is None else linear.bias.data_ptr()
+        return cls((MatrixPointer * MAX_MATRICES)(*segments), len(linear.segments), bias)
 
 
 class _LayerPointer(ctypes.Structure):
     """herd::Layer: a layer's parts, which must live as long."""
 
     _fields_ = members(
-        (POINTER, "attention_norm mlp_norm qkv_bias head_norm"),
+        (POINTER, "attention_norm mlp_norm head_norm"),
         (MatrixPointers, "qkv output gate_up down"),
         (NUMBER, "columns window"),
         (ctypes.c_float, "eps"),
@@ -73,7 +74,7 @@ class _LayerPointer(ctypes.Structure):
 
     @classmethod
     def to(cls, layer: LayerParts, eps: float) -> Self:
-        vectors = *layer.norms, layer.linears[0].bias, layer.head_norm
+        vectors = *layer.norms, layer.head_norm
         pointers = [None if vector is None else vector.data_ptr() for vector in vectors]
         linears = map(MatrixPointers.to, layer.linears)
         return cls(*pointers, *linears, len(layer.norms[0]), layer.scoring.window, eps)
@@ -116,8 +117,6 @@ class NativeLayers:
         if D % 2 or D > MAX_HEAD_DIM:
             return None
         if not all(linear.is_native for layer in layers for linear in layer.linears):
-            return None
-        if any(linear.bias is not None for layer in layers for linear in layer.linears[1:]):
             return None
         first = layers[0].linears[0].segments[0]
         assert isinstance(first, NativeSegment)
@@ -189,7 +188,9 @@ class NativeLayers:
 
 
 def _in_float32(layer: LayerParts) -> LayerParts:
-    """The same layer, its bias as native code reads it."""
-    qkv, output, gate_up, down = layer.linears
-    bias = None if qkv.bias is None else qkv.bias.float()
-    return layer._replace(linears=(replace(qkv, bias=bias), output, gate_up, down))
+    """The same layer, its biases as native code reads them."""
+    qkv, output, gate_up, down = (
+        linear if linear.bias is None else replace(linear, bias=linear.bias.float())
+        for linear in layer.linears
+    )
+    return layer._replace(linears=(qkv, output, gate_up, down))

@@ -46,7 +46,7 @@ class RotationCall(ctypes.Structure):
     _fields_ = members(
         (POINTER, "qkv cos sin cells keys values"),
         (NUMBER, "head_stride tokens heads kv_heads head_dim"),
-        (POINTER, "bias norm"),
+        (POINTER, "norm"),
         (ctypes.c_float, "eps"),
     )
 

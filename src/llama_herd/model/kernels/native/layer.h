@@ -23,6 +23,7 @@ struct Matrix {
 struct Matrices {
   Matrix matrix[3];
   int64_t count;
+  const float* bias;  // (rows), or none
 
   int64_t rows() const {
     int64_t sum = 0;
@@ -33,7 +34,7 @@ struct Matrices {
 
 struct Layer {
   const float *attention_norm, *mlp_norm;  // (columns)
-  const float *qkv_bias, *head_norm;       // as a Rotation has them
+  const float* head_norm;                  // as a Rotation has it
   Matrices qkv, output, gate_up, down;
   int64_t columns;
   int64_t window;  // keys that a token sees; 0: all
@@ -65,9 +66,20 @@ static void add_row(const void* argument, int64_t row) {
   }
 }
 
+// y = y + bias
+template <class Number>
+static void add_bias(const void* argument, int64_t row) {
+  const RowsJob& job = *static_cast<const RowsJob*>(argument);
+  Number* y = static_cast<Number*>(job.y) + row * job.columns;
+  for (int64_t at = 0; at < job.columns; at += LANES) {
+    const int64_t left = job.columns - at;
+    store_up_to(y + at, add(load_up_to(y + at, left), load_up_to(job.weight + at, left)), left);
+  }
+}
+
 static inline int64_t larger_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// x (tokens, columns) times each matrix, their outputs side by side in rows of y. False as in `multiply`.
+// x (tokens, columns) times each matrix, their outputs side by side in rows of y, and a bias. False as in `multiply`.
 template <class Input, class Output>
 static bool multiply_all(const Matrices& matrices, const void* x, int64_t columns, void* y, int64_t tokens, int kernel,
                          int num_threads) {
@@ -80,6 +92,8 @@ static bool multiply_all(const Matrices& matrices, const void* x, int64_t column
     if (!multiply(p, int(m.type), kernel)) return false;
     to += m.rows;
   }
+  const RowsJob biases{nullptr, matrices.bias, y, tokens, all_rows, 0};
+  if (matrices.bias != nullptr) run_rows(add_bias<Output>, &biases, tokens, all_rows, num_threads);
   return true;
 }
 
@@ -140,7 +154,6 @@ class LayerRun {
     r.qkv = qkv;
     r.keys = of_layer(r.keys);
     r.values = of_layer(r.values);
-    r.bias = layer_.qkv_bias;
     r.norm = layer_.head_norm;
     r.eps = layer_.eps;
     run_rows(rotate_token<Number>, &r, r.tokens, layer_.qkv.rows(), step_.num_threads);

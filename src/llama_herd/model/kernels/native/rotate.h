@@ -1,5 +1,5 @@
-// Queries and keys turned by RoPE where they stand, and keys and values put into the cache. Before that all get a bias,
-// and the heads of queries and keys are normalised, where a model has that.
+// Queries and keys turned by RoPE where they stand, and keys and values put into the cache. Before that the heads of
+// queries and keys are normalised, where a model has that.
 #pragma once
 
 #include "elementwise.h"
@@ -13,7 +13,6 @@ struct Rotation {
   void *keys, *values;      // (kv_heads, cells, head_dim), the heads `head_stride` numbers apart
   int64_t head_stride;
   int64_t tokens, heads, kv_heads, head_dim;
-  const float* bias;        // (heads + 2 kv_heads, head_dim), or none
   const float* norm;        // (heads + kv_heads, head_dim), or none
   float eps;                // of the norm
 };
@@ -30,19 +29,10 @@ static inline void rotate_head(Number* x, const float* cos, const float* sin, in
 }
 
 template <class Number>
-static inline void add_bias(Number* x, const float* bias, int64_t count) {
-  for (int64_t at = 0; at < count; at += LANES) {
-    const int64_t left = count - at;
-    store_up_to(x + at, add(load_up_to(x + at, left), load_up_to(bias + at, left)), left);
-  }
-}
-
-template <class Number>
 static void rotate_token(const void* argument, int64_t token) {
   const Rotation& r = *static_cast<const Rotation*>(argument);
   const size_t head_bytes = size_t(r.head_dim) * sizeof(Number);
   Number* x = static_cast<Number*>(r.qkv) + token * (r.heads + 2 * r.kv_heads) * r.head_dim;
-  if (r.bias != nullptr) add_bias(x, r.bias, (r.heads + 2 * r.kv_heads) * r.head_dim);
   for (int64_t at = 0; at < (r.heads + r.kv_heads) * r.head_dim; at += r.head_dim) {
     if (r.norm != nullptr) norm_numbers(x + at, r.norm + at, x + at, r.head_dim, r.eps);
     rotate_head(x + at, r.cos + token * r.head_dim, r.sin + token * r.head_dim, r.head_dim / 2);
