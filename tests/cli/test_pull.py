@@ -26,7 +26,9 @@ TYPES = ("Q4_0", "Q8_0", "F16")
 LARGE_BYTES = 25_000_000
 
 FOLDER_FILES = {
-    "config.json": b'{"model_type": "llama"}',
+    "config.json": b'{"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, '
+    b'"num_hidden_layers": 1, "rms_norm_eps": 1e-5, "max_position_embeddings": 64, '
+    b'"vocab_size": 9, "intermediate_size": 64}',
     "tokenizer.json": b"{}",
     "tokenizer_config.json": b'{"a": 1}',
     "model.safetensors.index.json": b'{"weight_map": {"a": "model-00001-of-00002.safetensors", '
@@ -176,6 +178,14 @@ def test_a_repository_of_safetensors_comes_as_a_folder_of_what_is_read(machine: 
     machine.hub.repos["owner/folder"] = FOLDER_FILES | others
     path = machine.pulled("https://huggingface.co/owner/folder")
     assert {one.name: one.read_bytes() for one in path.iterdir()} == FOLDER_FILES
+
+
+def test_of_a_folder_that_no_worker_takes_no_weights_come(machine: Machine) -> None:
+    machine.hub.repos["owner/folder"] = FOLDER_FILES | {"config.json": b'{"model_type": "mixtral"}'}
+    for _ in range(2):  # its config.json is in the cache then
+        said = machine.refused("pull", "owner/folder")
+        assert "config.json: model_type is 'mixtral', mixtures of experts are not supported" in said
+    assert machine.hub.ranges("model-00001-of-00002.safetensors") == []
 
 
 def test_half_a_folder_in_the_cache_is_none(machine: Machine) -> None:

@@ -63,10 +63,12 @@ def fetch_model(
     tell: Callable[[ChosenFiles], None],
     note: ProgressHook,
     choose: Choose = choose,
+    check: Callable[[Path], None] = lambda folder: None,
 ) -> HubModel:
     """Ask the hub for the model as it is now, and fetch what of it is missing; without the hub, find it.
 
-    `tell` hears what is going to be fetched. Raises HubUnavailable, and ModelFileError with the fix.
+    `tell` hears what is going to be fetched, `check` sees a folder before its weights come. Raises
+    HubUnavailable, and ModelFileError with the fix.
     """
     try:
         with translated(name.repo, cache_folder()):
@@ -88,6 +90,8 @@ def fetch_model(
         tell(choice)
     with translated(name.repo, cache_folder()):
         for file in missing:
+            if file.name.endswith(".safetensors"):
+                check(listing.folder)
             _fetch_file(listing, file, partial(_note_all, note, choice.num_bytes, done))
             done += file.num_bytes
         _note_newest_commit(listing)

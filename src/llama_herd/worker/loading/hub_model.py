@@ -1,10 +1,11 @@
 """A worker's model where its settings name one of Hugging Face."""
 
 import sys
+from pathlib import Path
 
 from llama_herd.counted import counted
 from llama_herd.errors import SettingsError
-from llama_herd.extras import need_extra
+from llama_herd.extras import missing_modules, need_extra
 from llama_herd.model.hub.choice import Choose, ChosenFiles, Room, choose, choose_texts, size_text
 from llama_herd.model.hub.fetch import HubModel, fetch_model, find_model
 from llama_herd.model.hub.name import HubName
@@ -56,7 +57,19 @@ def fetch_with_bar(name: HubName, settings: WorkerSettings) -> HubModel:
         print(line, file=sys.stderr, flush=True)
 
     with loading_bar(f"fetching {name}") as note:
-        return fetch_model(name, lambda: weights_room(settings), tell, note, _choice(settings))
+        return fetch_model(name, lambda: weights_room(settings), tell, note, _choice(settings), _refuse_early)
+
+
+def _refuse_early(folder: Path) -> None:
+    """Raise ModelFileError for a folder whose config.json no worker takes."""
+    if missing_modules("worker"):  # a machine that only fetches
+        return
+    from llama_herd.model.config import LlamaConfig
+    from llama_herd.model.files.safetensors_model import CONFIG_NAME, MAX_CONFIG_BYTES
+    from llama_herd.model.reading.json_file import read_json
+
+    config_json = read_json(folder / CONFIG_NAME, MAX_CONFIG_BYTES)
+    LlamaConfig.from_json(config_json, config_json.source)
 
 
 def weights_room(settings: WorkerSettings) -> Room:
