@@ -227,6 +227,10 @@ def test_a_folder_without_weights_says_which_files_it_needs(folder: Path) -> Non
 UP = "model.layers.0.mlp.up_proj.weight"
 BAD_SETS: dict[str, tuple[Callable[[dict[str, Tensor]], object], str]] = {
     "missing": (lambda tensors: tensors.pop(UP), rf"tensor {UP} is missing"),
+    "another name": (
+        lambda tensors: tensors.update({f"base_model.model.{UP}": tensors.pop(UP)}),
+        rf"tensor 'base_model\.model\.{UP}' is no part of a Llama",
+    ),
     "no head": (lambda tensors: tensors.pop("lm_head.weight"), r"tensor lm_head\.weight is missing"),
     "extra": (
         lambda tensors: tensors.update({"model.layers.2.mlp.up_proj.weight": torch.ones(1)}),

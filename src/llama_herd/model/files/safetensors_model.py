@@ -146,8 +146,6 @@ class SafetensorsModel(ModelFile):
             tensors = {EMBEDDING_NAME: tensors[HEAD_NAME], **tensors}
             is_tied = _is_same(tensors[HEAD_NAME], tensors[EMBEDDING_NAME])
         optional = {HEAD_NAME} if is_tied or isinstance(self.purpose, Embeds) else set()
-        for name in names.keys() - tensors.keys() - optional:
-            raise ModelFileError(f"{self.folder}: tensor {name} is missing. {how_to_complete(self.folder)}")
         for name, stored in tensors.items():
             tensor = f"{stored.file.path}: tensor {quoted(stored.info.name)}"
             if name not in names:
@@ -156,6 +154,8 @@ class SafetensorsModel(ModelFile):
             shape, expected = stored.info.shape, shapes[names[name]]
             if shape != expected:
                 raise ModelFileError(f"{tensor} has shape {shape}, expected {expected}. Fetch it again.")
+        for name in names.keys() - tensors.keys() - optional:  # nor is there one by a name of some wrapper
+            raise ModelFileError(f"{self.folder}: tensor {name} is missing. {how_to_complete(self.folder)}")
         return {names[name]: stored for name, stored in tensors.items() if name not in optional}
 
 
