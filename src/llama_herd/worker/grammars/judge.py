@@ -17,12 +17,8 @@ from llama_herd.model.text.helper import HelperAnswer, answer_requests
 from llama_herd.tasks.protocol.structured_outputs import ANY_OBJECT
 from llama_herd.worker.engine.sampling.constraint import DEAD_END
 from llama_herd.worker.grammars.gbnf import gbnf_to_lark, is_gbnf
-from llama_herd.worker.grammars.narrowed_schema import (
-    BYTES,
-    VALUE_OPTIONS,
-    json_grammar,
-    narrowed_schema,
-)
+from llama_herd.worker.grammars.json_grammar import BYTES, VALUE_OPTIONS, json_grammar
+from llama_herd.worker.grammars.narrowed_schema import narrowed_schema
 from llama_herd.worker.grammars.schema_places import SchemaProblem, places, told
 from llama_herd.worker.grammars.whole_output import ANSWER, OutputGrammar, WholeOutput, exactly
 
