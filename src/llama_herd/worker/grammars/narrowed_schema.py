@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import UnionType
 from typing import Any
 
+from llama_herd.worker.grammars.alternatives import Alternatives
 from llama_herd.worker.grammars.bounds import BOUNDS, check_divisors, is_held, narrowed_bounds
 from llama_herd.worker.grammars.formats import format_patterns
 from llama_herd.worker.grammars.keywords import in_order
@@ -36,10 +37,11 @@ def narrowed_schema(schema: Any) -> Any:
     found = {path: one for path, one in known.items() if isinstance(one, Mapping)}
     for path, one in found.items():
         _check(one, path)
-    References(known).check()
+    references = References(known)
+    references.check()
     divisors = [(*path, "multipleOf") for path, one in found.items() if "multipleOf" in one]
     check_divisors((path, found[path[:-1]]["multipleOf"]) for path in divisors)
-    return _narrowed(with_own_names(schema, schema), ())
+    return _narrowed(with_own_names(Alternatives(references).as_any_of(schema), schema), ())
 
 
 def _check(schema: Mapping[str, Any], path: Path) -> None:
