@@ -25,11 +25,15 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "allOf": (None, True, 5, "a", {}),
     "format": (None, True, 5, [], {}),
     "maximum": (None, True, "a", [], {}, float("nan")),
+    "minLength": (None, True, "3", 2.5, -1, float("inf")),
+    "maxItems": (None, "3", -2, [], {}),
     "minProperties": (None, "a", [], {}),
     "multipleOf": (None, True, 0, "a", [], {}, float("nan"), 10**400),
     "properties": (None, True, 5, "a", [1]),
     "required": (None, True, 5, "a", [5], [{}], [[]]),
-    "type": (None, True, 5, {}),
+    "type": (None, True, 5, {}, "text", ["string", "any"], [{}]),
+    "items": (None, 5, "string"),
+    "additionalProperties": (None, 5, "string", []),
 }
 
 
@@ -49,6 +53,33 @@ def test_a_value_of_another_kind_is_refused_where_it_stands(
 def test_a_bound_beyond_all_doubles_leaves_no_number(key: str, bound: float) -> None:
     answer = judge_form("json", json.dumps({key: bound}))
     assert (answer.kind, answer.text) == ("failed", f"{key} leaves no number that can be followed")
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"minimum": 1, "exclusiveMinimum": True, "type": "integer"}, "2", "1"),
+        ({"maximum": 1, "exclusiveMaximum": True, "type": "integer"}, "0", "1"),
+        ({"minimum": 1, "exclusiveMinimum": False, "type": "integer"}, "1", "0"),
+        ({"minItems": 1.0}, "[1]", "[]"),
+        ({"properties": {"a": {"not": {}}}}, "{}", '{"a":1}'),
+        ({"items": {"anyOf": [{"not": {}}, {"type": "null"}]}}, "[null]", "[1]"),
+        ({"additionalProperties": {"not": True}}, "{}", '{"a":1}'),
+    ],
+)
+def test_what_other_drafts_and_zod_write_is_followed(schema: dict[str, Any], good: str, bad: str) -> None:
+    answer = judge_form("json", json.dumps(schema))
+    assert answer.kind == "text", answer.text
+    assert [takes(answer.text, one) for one in (good, bad)] == [True, False]
+
+
+def test_of_several_keywords_the_one_that_is_not_followed_is_told() -> None:
+    schema = {"properties": {"a": {"not": {}}, "b": {"not": {"const": 1}}}}
+    assert judge_form("json", json.dumps(schema)).text == "properties.b.not is not supported"
+
+
+def test_true_lets_any_value_through() -> None:
+    assert takes(judge_form("json", "true").text, '{"a":[1]}')
 
 
 #: Of each format a text, and one that is none.

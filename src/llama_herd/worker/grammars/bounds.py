@@ -34,6 +34,7 @@ BOUNDS = (*_LOWER, *_UPPER)
 
 def narrowed_bounds(schema: Mapping[str, Any], path: Path) -> dict[str, int | float]:
     """What takes the place of a schema's bounds. Raises SchemaProblem if they leave no number."""
+    schema = _with_numbers(schema)
     given = [key for key in BOUNDS if key in schema]
     for key in given:
         if not _is_number(schema[key]):
@@ -51,6 +52,20 @@ def narrowed_bounds(schema: Mapping[str, Any], path: Path) -> dict[str, int | fl
     bounds = {"minimum": low, "maximum": high}
     finite = {key: value for key, value in bounds.items() if not math.isinf(value)}
     return {key: int(value) if value == int(value) else value for key, value in finite.items()}
+
+
+def _with_numbers(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema whose exclusive bounds are numbers, also if they say of others whether they are exclusive.
+
+    So they do in draft 4 and in OpenAPI 3.0.
+    """
+    found = dict(schema)
+    for bound, exclusive in (_LOWER, _UPPER):
+        if found.get(exclusive) is False:
+            del found[exclusive]
+        elif found.get(exclusive) is True and bound in found:
+            found[exclusive] = found[bound]
+    return found
 
 
 def check_divisors(found: Iterable[tuple[Path, object]]) -> None:

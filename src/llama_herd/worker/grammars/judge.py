@@ -19,7 +19,7 @@ from llama_herd.worker.engine.sampling.constraint import DEAD_END
 from llama_herd.worker.grammars.gbnf import gbnf_to_lark, is_gbnf
 from llama_herd.worker.grammars.json_grammar import BYTES, VALUE_OPTIONS, json_grammar
 from llama_herd.worker.grammars.narrowed_schema import narrowed_schema
-from llama_herd.worker.grammars.schema_places import SchemaProblem, places, told
+from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, places, told
 from llama_herd.worker.grammars.whole_output import ANSWER, OutputGrammar, WholeOutput, exactly
 
 #: What the engine says of keywords that it does not know.
@@ -55,7 +55,7 @@ def _validated(kind: str, text: str) -> HelperAnswer:
         return HelperAnswer("failed", _reason(str(error)))
     complaint = LLMatcher.validate_grammar(grammar)
     if complaint:
-        reason = _schema_reason(complaint, text) if kind in ("json", "value") else _reason(complaint)
+        reason = _schema_reason(complaint, text, grammar) if kind in ("json", "value") else _reason(complaint)
         return HelperAnswer("failed", reason)
     return HelperAnswer("text", grammar)
 
@@ -133,15 +133,21 @@ def _tried(grammar: str) -> HelperAnswer | None:
     return too_much
 
 
-def _schema_reason(complaint: str, text: str) -> str:
+def _schema_reason(complaint: str, text: str, grammar: str) -> str:
     """Say why a schema is refused, with the place of the first keyword that is not supported."""
     found = _UNKNOWN.search(complaint)
     if found is None and not complaint.startswith("oneOf"):
         return _reason(complaint.partition(": ")[0])
     unknown = {"oneOf"} if found is None else set(json.loads(found[1]))
-    schemas = (found for found in places(json.loads(text)).items() if isinstance(found[1], Mapping))
-    path = next(((*way, key) for way, schema in schemas for key in schema if key in unknown), None)
+    given, read = _keywords(json.loads(text)), set(_keywords(_only_part(grammar)["json_schema"]))
+    named = [path for path in given if path[-1] in unknown]
+    path = next((one for one in named if one in read), next(iter(named), None))
     return f"{'a keyword' if path is None else told(path)} is not supported"
+
+
+def _keywords(schema: Any) -> list[Path]:
+    """The places of all keywords in a schema."""
+    return [(*path, key) for path, one in places(schema).items() if isinstance(one, Mapping) for key in one]
 
 
 def _reason(complaint: str) -> str:

@@ -20,11 +20,12 @@ _UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 _KINDS: Mapping[str, tuple[type | UnionType, str]] = {
     "allOf": (list, "a list"),
     "format": (str, "a text"),
-    "minProperties": (int | float, "a number"),
     "properties": (Mapping, "an object"),
     "required": (list, "a list of texts"),
     "type": (str | list, "a text or a list"),
 }
+_TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 
 
 def narrowed_schema(schema: Any) -> Any:
@@ -34,6 +35,9 @@ def narrowed_schema(schema: Any) -> Any:
     declared names only. Raises SchemaProblem, with the place, for what cannot be narrowed.
     """
     known = places(schema)
+    for path, one in known.items():
+        if not isinstance(one, Mapping | bool):
+            raise SchemaProblem(path, "must be an object, true or false")
     found = {path: one for path, one in known.items() if isinstance(one, Mapping)}
     for path, one in found.items():
         _check(one, path)
@@ -41,7 +45,10 @@ def narrowed_schema(schema: Any) -> Any:
     references.check()
     divisors = [(*path, "multipleOf") for path, one in found.items() if "multipleOf" in one]
     check_divisors((path, found[path[:-1]]["multipleOf"]) for path in divisors)
-    return _narrowed(with_own_names(Alternatives(references).as_any_of(schema), schema), ())
+    narrowed = _narrowed(with_own_names(Alternatives(references).as_any_of(schema), schema), ())
+    if narrowed is False:
+        raise SchemaProblem((), "lets nothing through")
+    return {} if narrowed is True else narrowed
 
 
 def _check(schema: Mapping[str, Any], path: Path) -> None:
@@ -53,6 +60,12 @@ def _check(schema: Mapping[str, Any], path: Path) -> None:
             raise SchemaProblem((*path, key), f"must be {told}")
     if not all(isinstance(one, str) for one in schema.get("required", ())):
         raise SchemaProblem((*path, "required"), "must be a list of texts")
+    kinds = schema.get("type", [])
+    if not all(one in _TYPES for one in ([kinds] if isinstance(kinds, str) else kinds)):
+        raise SchemaProblem((*path, "type"), f"must be one or a list of {', '.join(_TYPES)}")
+    for key in _COUNTS:
+        if key in schema and not _is_count(schema[key]):
+            raise SchemaProblem((*path, key), "must be a whole number that is not negative")
     if schema.get("minProperties", 0) > max(1, len(schema.get("required", ()))) and (
         schema.get("additionalProperties") is not False or schema.get("patternProperties")
     ):
@@ -61,6 +74,11 @@ def _check(schema: Mapping[str, Any], path: Path) -> None:
     for key in schema.keys() & {"const", "enum"}:
         for way, value in values(schema[key], (*path, key)):
             _check_constant(value, way)
+
+
+def _is_count(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and value >= 0 and value % 1 == 0  # type: ignore[operator]
 
 
 def _check_constant(value: object, path: Path) -> None:
@@ -73,7 +91,10 @@ def _check_constant(value: object, path: Path) -> None:
 def _narrowed(schema: Any, path: Path) -> Any:
     if not isinstance(schema, Mapping):
         return schema
+    if schema.get("not") == {} or schema.get("not") is True:  # as zod writes what is never there
+        return False
     found = with_parts(schema, path, _narrowed)
+    found |= {key: int(found[key]) for key in _COUNTS if key in found}
     bounds = narrowed_bounds(schema, path)
     found = {key: value for key, value in found.items() if key not in BOUNDS} | bounds
     found = without_property_names(found)

@@ -32,10 +32,10 @@ def with_parts(schema: Mapping[str, Any], path: Path, change: Callable[[Any, Pat
     found = dict(schema)
     for key, value in schema.items():
         way = (*path, key)
-        if key in _ONE and isinstance(value, Mapping | bool):
-            found[key] = change(value, way)
-        elif key in _LISTS and isinstance(value, list):
+        if key in _LISTS and isinstance(value, list):
             found[key] = [change(one, (*way, number)) for number, one in enumerate(value)]
+        elif key in _ONE:
+            found[key] = change(value, way)
         elif key in _NAMED and isinstance(value, Mapping):
             found[key] = {name: change(one, (*way, name)) for name, one in value.items()}
     return found
