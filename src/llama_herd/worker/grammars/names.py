@@ -36,16 +36,20 @@ def narrowed_names(schema: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def with_own_names(schema: Any, root: Mapping[str, Any]) -> Any:
-    """A schema whose `propertyNames` say themselves what a definition says, as pydantic names an Enum."""
+    """A schema whose `propertyNames` and unique items say themselves what a definition says.
+
+    So pydantic names an Enum.
+    """
     if not isinstance(schema, Mapping):
         return schema
     found = with_parts(schema, (), lambda one, _: with_own_names(one, root))
-    match found.get("propertyNames"):
-        case {"$ref": str(reference), **more} if not more and (way := _DEFINITION.fullmatch(reference)):
-            definitions = root.get(way[1])
-            one = definitions.get(way[2]) if isinstance(definitions, Mapping) else None
-            if isinstance(one, Mapping):
-                found["propertyNames"] = dict(one)
+    for key in ("propertyNames", "items") if schema.get("uniqueItems") is True else ("propertyNames",):
+        match found.get(key):
+            case {"$ref": str(reference), **more} if not more and (way := _DEFINITION.fullmatch(reference)):
+                definitions = root.get(way[1])
+                one = definitions.get(way[2]) if isinstance(definitions, Mapping) else None
+                if isinstance(one, Mapping):
+                    found[key] = dict(one)
     return found
 
 

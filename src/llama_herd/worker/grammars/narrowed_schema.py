@@ -13,6 +13,7 @@ from llama_herd.worker.grammars.names import narrowed_names, with_own_names, wit
 from llama_herd.worker.grammars.patterns import as_llguidance
 from llama_herd.worker.grammars.references import References
 from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, places, values, with_parts
+from llama_herd.worker.grammars.unique_items import without_unique_items
 
 #: Characters that no text in an output holds, since JSON writes them by their codes or not at all.
 _UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
@@ -97,7 +98,7 @@ def _narrowed(schema: Any, path: Path) -> Any:
     found |= {key: int(found[key]) for key in _COUNTS if key in found}
     bounds = narrowed_bounds(schema, path)
     found = {key: value for key, value in found.items() if key not in BOUNDS} | bounds
-    found = without_property_names(found)
+    found = without_unique_items(without_property_names(found))
     found |= narrowed_names(found, path)
     if isinstance(schema.get("pattern"), str):
         try:
