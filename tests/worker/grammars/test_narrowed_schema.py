@@ -190,6 +190,22 @@ RECORDS: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"propertyNames": {"format": "date"}}, ["{}", '{"2024-02-29":1}'], ['{"2023-02-29":1}', '{"a":1}']),
     ({"propertyNames": {"format": "password"}}, ['{"a":1}'], ['{"a":""}']),
     ({"propertyNames": {"type": "string", "pattern": "^x[0-9]$"}}, ['{"x1":1}'], ['{"y1":1}', '{"x1":""}']),
+    ({"propertyNames": {"anyOf": [{"const": "a"}, {"enum": ["b"]}]}}, ['{"a":1,"b":2}'], ['{"c":1}']),
+    (
+        {"propertyNames": {"type": "string", "pattern": "^[a-z]{2,}$", "minLength": 1}},
+        ['{"ab":1}'],
+        ['{"a":1}'],
+    ),
+    (
+        {"propertyNames": {"format": "uri", "minLength": 1}},
+        ['{"https://a.example":1}'],
+        ['{"a":1}', '{"":1}'],
+    ),
+    (
+        {"propertyNames": {"maxLength": 3}, "patternProperties": {"^a.$": {"type": "boolean"}}},
+        ['{"ab":true}'],
+        ['{"ab":1}', '{"b":1}'],
+    ),
     (
         {"propertyNames": {"type": "string"}, "properties": {"s": {"type": "string"}}},
         ['{"s":"","c":1}'],
@@ -214,16 +230,39 @@ def test_a_dict_of_pydantics_can_be_followed(name: Any) -> None:
     assert answer.kind == "text", answer.text
 
 
-def test_a_dict_whose_names_are_bounded_can_be_followed() -> None:
-    schema = TypeAdapter(dict[Annotated[str, StringConstraints(min_length=2)], int]).json_schema()
+@pytest.mark.parametrize(
+    "bounds", [{"min_length": 2}, {"pattern": "^[ab]{2}$"}, {"pattern": "^[ab]{2}$", "min_length": 1}]
+)
+def test_a_dict_whose_names_are_bounded_can_be_followed(bounds: dict[str, Any]) -> None:
+    schema = TypeAdapter(dict[Annotated[str, StringConstraints(**bounds)], int]).json_schema()
     answer = judge_form("json", json.dumps(schema))
     assert [takes(answer.text, one) for one in ('{"ab":1}', '{"a":1}')] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("schema", "other"),
+    [
+        ({"patternProperties": {"^a$": True}}, False),
+        ({"patternProperties": {"^a$": True}, "additionalProperties": True}, True),
+        ({"patternProperties": {"^a$": True}, "properties": {"c": True}}, True),
+        ({"patternProperties": {"^a$": True}, "required": ["b"]}, True),
+        ({"allOf": [{"patternProperties": {"^a$": True}}, {"properties": {"b": True}}]}, True),
+    ],
+)
+def test_a_record_of_patterns_alone_has_no_other_names(schema: dict[str, Any], other: bool) -> None:
+    answer = judge_form("json", json.dumps({"type": "object", **schema}))
+    assert takes(answer.text, '{"b":1}') == other
 
 
 @pytest.mark.parametrize(
     "record",
     [
         {"propertyNames": {"minLength": 3, "pattern": "a"}},
+        {"propertyNames": {"minLength": "3", "pattern": "a"}},
+        {"propertyNames": {"maxLength": 3, "format": "date"}},
+        {"propertyNames": {"minLength": 2}, "patternProperties": {"a": True}},
+        {"propertyNames": {"pattern": "a", "anyOf": [{"const": "a"}]}},
+        {"propertyNames": {"anyOf": [{"const": "a"}, {"minLength": 1}]}},
         {"propertyNames": {"minLength": True}},
         {"propertyNames": {"format": "email"}},
         {"propertyNames": {"format": "regex"}},

@@ -13,6 +13,9 @@ from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, with_p
 
 #: A reference to a definition at the root.
 _DEFINITION = re.compile(r"#/(\$defs|definitions)/(\w+)")
+_LENGTHS = frozenset({"minLength", "maxLength"})
+#: What llguidance says of a schema that lets nothing through.
+_NOTHING = "Unsatisfiable schema"
 
 
 def narrowed_names(schema: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -29,7 +32,8 @@ def narrowed_names(schema: Mapping[str, Any], path: Path) -> dict[str, Any]:
             for name in names:
                 if _matches(pattern, name):
                     properties[name] = {"allOf": [properties.get(name, True), one]}
-    others = schema.get("additionalProperties", True)
+    # A record of patterns alone, as of pydantic's, has no other names; a part of an `allOf` knows not all.
+    others = schema.get("additionalProperties", bool(names) or "allOf" in path[-2:])
     if others is not False and not _leaves_names(names, dict.fromkeys(patterns, False), others=True):
         others = False
     return {"properties": properties, "patternProperties": patterns, "additionalProperties": others}
@@ -64,17 +68,17 @@ def without_property_names(schema: dict[str, Any]) -> dict[str, Any]:
         asked = {key: value for key, value in asked.items() if not _is_said_of_all_names(key, value)}
     if asked == {}:
         return rest
-    if schema.get("properties") or schema.get("patternProperties"):
+    if schema.get("properties") or not isinstance(asked, Mapping):
         return schema
     others = schema.get("additionalProperties", True)
-    match asked:
-        case {"enum": list(given), **more} if not more:
-            properties = {name: others for name in given if isinstance(name, str)}
-            return {**rest, "properties": properties, "additionalProperties": False}
-        case {"const": str(name), **more} if not more:
-            return {**rest, "properties": {name: others}, "additionalProperties": False}
-        case Mapping() if (pattern := _pattern_of_names(asked)) is not None:
-            return {**rest, "patternProperties": {pattern: others}, "additionalProperties": False}
+    if patterns := schema.get("patternProperties"):
+        is_said = asked.keys() <= _LENGTHS and all(_says(one, asked) for one in patterns)
+        return {**rest, "additionalProperties": False} if is_said else schema
+    if (listed := _listed(asked)) is not None:
+        properties = {name: others for name in listed if isinstance(name, str)}
+        return {**rest, "properties": properties, "additionalProperties": False}
+    if (pattern := _pattern_of_names(asked)) is not None:
+        return {**rest, "patternProperties": {pattern: others}, "additionalProperties": False}
     return schema
 
 
@@ -85,16 +89,47 @@ def _is_said_of_all_names(key: str, value: object) -> bool:
     return key in ("title", "description") or (key, value) == ("type", "string")
 
 
+def _listed(asked: Mapping[str, Any]) -> list[Any] | None:
+    """The names that are asked for, where they are listed and nothing else is said of them."""
+    asked = {key: value for key, value in asked.items() if not _is_said_of_all_names(key, value)}
+    match asked:
+        case {"const": name, **more} if not more:
+            return [name]
+        case {"enum": list(given), **more} if not more:
+            return given
+        case {"anyOf": list(options), **more} if not more:
+            parts = [_listed(one) if isinstance(one, Mapping) else None for one in options]
+            return None if None in parts else [name for part in parts for name in part or ()]
+    return None
+
+
 def _pattern_of_names(asked: Mapping[str, Any]) -> str | None:
     """The one pattern that says the same of names; None where there is none."""
-    match asked:
+    lengths = {key: asked[key] for key in asked if key in _LENGTHS}
+    match {key: asked[key] for key in asked if key not in _LENGTHS}:
         case {"pattern": str(pattern), **more} if not more:
-            return pattern
+            return pattern if _says(pattern, lengths) else None
         case {"format": str(name), **more} if not more and len(patterns := FORMATS.get(name, ())) == 1:
-            return f"^(?:{patterns[0]})$"
-    if asked.keys() <= {"minLength", "maxLength"} and all(type(one) is int for one in asked.values()):
-        return f"^[^]{{{asked.get('minLength', 0)},{asked.get('maxLength', '')}}}$"
+            pattern = f"^(?:{patterns[0]})$"
+            return pattern if _says(pattern, lengths) else None
+        case {**more} if not more and all(type(one) is int for one in lengths.values()):
+            return f"^[^]{{{lengths.get('minLength', 0)},{lengths.get('maxLength', '')}}}$"
     return None
+
+
+def _says(pattern: str, lengths: Mapping[str, Any]) -> bool:
+    """Whether no text that a pattern matches is longer or shorter than these lengths."""
+    for key, length in lengths.items():
+        if type(length) is not int:
+            return False
+        beyond = {"maxLength": length - 1} if key == "minLength" else {"minLength": length + 1}
+        try:
+            schema = {"type": "string", "pattern": as_llguidance(pattern, is_exact=True), **beyond}
+        except ValueError:  # its own complaint tells more
+            return False
+        if not LLMatcher.validate_grammar(json_grammar(schema)).startswith(_NOTHING):
+            return False
+    return True
 
 
 def _read(given: Mapping[str, Any], path: Path) -> dict[str, Any]:
