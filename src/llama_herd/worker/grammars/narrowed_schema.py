@@ -9,6 +9,7 @@ from llama_herd.worker.grammars.alternatives import Alternatives
 from llama_herd.worker.grammars.bounds import BOUNDS, check_divisors, is_held, narrowed_bounds
 from llama_herd.worker.grammars.formats import format_patterns
 from llama_herd.worker.grammars.keywords import in_order
+from llama_herd.worker.grammars.look_ahead import without_look_ahead
 from llama_herd.worker.grammars.names import narrowed_names, with_own_names, without_property_names
 from llama_herd.worker.grammars.patterns import as_llguidance
 from llama_herd.worker.grammars.references import References
@@ -102,9 +103,11 @@ def _narrowed(schema: Any, path: Path) -> Any:
     found |= narrowed_names(found, path)
     if isinstance(schema.get("pattern"), str):
         try:
-            found["pattern"] = as_llguidance(schema["pattern"])
+            *more, found["pattern"] = map(as_llguidance, without_look_ahead(schema["pattern"]))
         except ValueError as error:
             raise SchemaProblem((*path, "pattern"), str(error)) from None
+        if more:
+            found["allOf"] = [*found.get("allOf", ()), *({"pattern": one} for one in more)]
     if "format" in schema:
         patterns = _patterns(found.pop("format"), schema, path)
         if patterns:
