@@ -12,6 +12,7 @@ from llama_herd.testing.matching_text import text_matching
 
 #: What a text of a known format may look like.
 FORMATS = {
+    "byte": "YQ==",
     "date": "2000-01-01",
     "date-time": "2000-01-01T00:00:00Z",
     "time": "00:00:00Z",

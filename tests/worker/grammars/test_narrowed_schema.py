@@ -29,6 +29,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "maxItems": (None, "3", -2, [], {}),
     "minProperties": (None, "a", [], {}),
     "multipleOf": (None, True, 0, "a", [], {}, float("nan"), 10**400),
+    "pattern": (None, True, 5, [], {}),
     "properties": (None, True, 5, "a", [1]),
     "required": (None, True, 5, "a", [5], [{}], [[]]),
     "type": (None, True, 5, {}, "text", ["string", "any"], [{}]),
@@ -89,6 +90,7 @@ OF_FORMATS = {
     "date-time": ("2024-02-29T01:02:03+01:00", "2024-02-29"),
     "duration": ("P1DT2H", "P"),
     "email": ("o.r-1@a-1.example.com", "a@localhost"),
+    "byte": ("1g==", "1h=="),
     "hostname": ("a-1.example", "a-.example"),
     "ipv4": ("255.0.10.1", "256.0.10.1"),
     "ipv6": ("1::f", "1::f::2"),
@@ -153,6 +155,21 @@ def test_pydantics_formats_are_followed_or_say_nothing() -> None:
 def test_a_format_that_validators_assert_is_followed_or_refused(name: str) -> None:
     answer = judge_form("json", json.dumps({"type": ["string", "null"], "format": name}))
     assert answer.text == "format is not supported. Fix: leave it out, or say it by a pattern"
+
+
+def test_a_text_in_base64_is_one_in_draft_7_too() -> None:
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "contentEncoding": "base64"}
+    grammar = judge_form("json", json.dumps(schema)).text
+    taken = [one for one in ("YWI=", "", "YWJj", "YWI", "a!==") if takes(grammar, json.dumps(one))]
+    assert taken == ["YWI=", "", "YWJj"]
+
+
+def test_python_reads_the_longest_duration() -> None:
+    grammar = judge_form("json", json.dumps(TypeAdapter(datetime.timedelta).json_schema())).text
+    longest = json.dumps("P999999Y999999M999999DT999999H999999M999999S")
+    assert takes(grammar, longest)
+    assert TypeAdapter(datetime.timedelta).validate_json(longest)
+    assert not takes(grammar, json.dumps("P1000000D"))
 
 
 def test_an_address_has_the_lengths_of_mail() -> None:

@@ -24,8 +24,11 @@ _IPV6 = "|".join(
 _LABEL = "[a-zA-Z0-9]+(?:-[a-zA-Z0-9]+)*"
 _HOSTNAME = (rf"{_LABEL}(?:\.{_LABEL})*", r"[^.]{1,63}(?:\.[^.]{1,63})*", ".{1,253}")
 _ATOM = r"[a-zA-Z0-9!#$%&'*+\-/=?^_`{|}~]+"
-_DURATION_TIME = "T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S)"
-_DURATION_DATE = "(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"
+_COUNT = "[0-9]{1,6}"  # of more, Python has no duration
+_DURATION_TIME = f"T(?:{_COUNT}H(?:{_COUNT}M(?:{_COUNT}S)?)?|{_COUNT}M(?:{_COUNT}S)?|{_COUNT}S)"
+_DURATION_DATE = f"(?:{_COUNT}Y(?:{_COUNT}M(?:{_COUNT}D)?)?|{_COUNT}M(?:{_COUNT}D)?|{_COUNT}D)"
+# As decoders take it that look at the last bits, too.
+_BASE64 = "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?"
 _SAFE = r"[a-zA-Z0-9\-._~!$&'()*+,;=:@]"
 _ESCAPED = "%[0-9a-fA-F]{2}"
 _SEGMENT = f"(?:{_SAFE}|{_ESCAPED})"
@@ -35,13 +38,14 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "date": (_DATE,),
     "time": (_TIME,),
     "date-time": (f"{_DATE}T{_TIME}",),
-    "duration": (f"P(?:{_DURATION_DATE}(?:{_DURATION_TIME})?|{_DURATION_TIME}|[0-9]+W)",),
+    "duration": (f"P(?:{_DURATION_DATE}(?:{_DURATION_TIME})?|{_DURATION_TIME}|{_COUNT}W)",),
     "email": (
         # As `(?:\.{_LABEL})+` llguidance gives up to find out whether any text matches this and the next.
         rf"{_ATOM}(?:\.{_ATOM})*@{_LABEL}\.{_LABEL}(?:\.{_LABEL})*",
         r"[^@]{1,64}@[^.]{1,63}(?:\.[^.]{1,63})*",
         ".{1,254}",
     ),
+    "byte": (_BASE64,),
     "hostname": _HOSTNAME,
     "ipv4": (_IPV4,),
     "ipv6": (_IPV6,),
@@ -58,10 +62,13 @@ for _version in range(1, 9):
         f"[0-9a-fA-F]{{8}}-[0-9a-fA-F]{{4}}-{_version}[0-9a-fA-F]{{3}}-[89abAB][0-9a-fA-F]{{3}}-[0-9a-fA-F]{{12}}",
     )
 
+#: The patterns of each `contentEncoding`, which validators of draft 7 assert.
+ENCODINGS = {"base64": (_BASE64,)}
+
 #: Formats that validators assert, by a draft or, as ajv does, beyond, and of which no pattern is known here.
 _ASSERTED = frozenset(
     {
-        *("byte", "color", "host-name", "idn-email", "idn-hostname", "ip-address", "iri", "iri-reference"),
+        *("color", "host-name", "idn-email", "idn-hostname", "ip-address", "iri", "iri-reference"),
         *("iso-date-time", "iso-time", "json-pointer", "json-pointer-uri-fragment", "regex"),
         *("relative-json-pointer", "uri-reference", "uri-template", "url"),
     }

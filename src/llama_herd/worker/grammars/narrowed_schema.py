@@ -7,7 +7,7 @@ from typing import Any
 
 from llama_herd.worker.grammars.alternatives import Alternatives
 from llama_herd.worker.grammars.bounds import BOUNDS, check_divisors, is_held, narrowed_bounds
-from llama_herd.worker.grammars.formats import format_patterns
+from llama_herd.worker.grammars.formats import ENCODINGS, format_patterns
 from llama_herd.worker.grammars.keywords import in_order
 from llama_herd.worker.grammars.look_ahead import without_look_ahead
 from llama_herd.worker.grammars.names import narrowed_names, with_own_names, without_property_names
@@ -22,6 +22,7 @@ _UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 _KINDS: Mapping[str, tuple[type | UnionType, str]] = {
     "allOf": (list, "a list"),
     "format": (str, "a text"),
+    "pattern": (str, "a text"),
     "properties": (Mapping, "an object"),
     "required": (list, "a list of texts"),
     "type": (str | list, "a text or a list"),
@@ -101,26 +102,24 @@ def _narrowed(schema: Any, path: Path) -> Any:
     found = {key: value for key, value in found.items() if key not in BOUNDS} | bounds
     found = without_unique_items(without_property_names(found))
     found |= narrowed_names(found, path)
-    if isinstance(schema.get("pattern"), str):
-        try:
-            *more, found["pattern"] = map(as_llguidance, without_look_ahead(schema["pattern"]))
-        except ValueError as error:
-            raise SchemaProblem((*path, "pattern"), str(error)) from None
-        if more:
-            found["allOf"] = [*found.get("allOf", ()), *({"pattern": one} for one in more)]
-    if "format" in schema:
-        patterns = _patterns(found.pop("format"), schema, path)
-        if patterns:
-            found["allOf"] = [*found.get("allOf", ()), *({"pattern": f"^(?:{one})$"} for one in patterns)]
+    patterns = _patterns(schema, path)
+    found = {key: value for key, value in found.items() if key not in ("format", "pattern")}
+    if patterns:
+        found["pattern"], *more = patterns
+        found["allOf"] = [*found.get("allOf", ()), *({"pattern": one} for one in more)]
     return in_order(found)
 
 
-def _patterns(value: object, schema: Mapping[str, Any], path: Path) -> tuple[str, ...]:
-    """The patterns of a format; none where nothing is a text."""
-    kinds = schema.get("type", "string")
-    if kinds != "string" and "string" not in kinds:
-        return ()
+def _patterns(schema: Mapping[str, Any], path: Path) -> list[str]:
+    """The patterns of a schema's texts; none where nothing is a text."""
+    if "string" not in schema.get("type", "string"):  # in a list, or as the one
+        return []
+    key, encoding = "pattern", schema.get("contentEncoding")
     try:
-        return format_patterns(str(value))
+        found = without_look_ahead(schema[key]) if key in schema else []
+        found = [as_llguidance(one) for one in found]
+        key = "format"
+        whole = [*(format_patterns(schema[key]) if key in schema else ()), *ENCODINGS.get(str(encoding), ())]
     except ValueError as error:
-        raise SchemaProblem((*path, "format"), str(error)) from None
+        raise SchemaProblem((*path, key), str(error)) from None
+    return [*found, *(f"^(?:{one})$" for one in whole)]
