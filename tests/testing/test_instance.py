@@ -28,7 +28,17 @@ class Line(BaseModel):
     note: str | None = None
 
 
+class Cash(BaseModel):
+    way: Literal["cash"] = "cash"
+    paid: int
+
+
+class Card(BaseModel):
+    way: Literal["card"] = "card"
+
+
 class Order(BaseModel):
+    payment: Annotated[Cash | Card, Field(discriminator="way")]
     kind: Literal["order", "offer"]
     lines: Annotated[list[Line], Field(min_length=2)]
     parent: "Order | None"
@@ -61,6 +71,7 @@ def test_a_class_is_filled_with_what_it_needs() -> None:
     order = Order.model_validate(found)
     assert (order.kind, order.parent, len(order.lines)) == ("order", None, 2)
     assert order.lines[0].article == "AA-0000"
+    assert order.payment.way == "cash"  # told apart by it, so it is written
 
 
 @pytest.mark.parametrize(

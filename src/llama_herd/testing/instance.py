@@ -123,6 +123,9 @@ class _Instances:
     def _first_of(self, schema: dict[str, Any], word: str, place: str, within: tuple[str, ...]) -> Any:
         """By the first of several schemas by which there is a value."""
         others = {name: value for name, value in schema.items() if name != word}
+        match schema.get("discriminator"):
+            case {"propertyName": str(tag)}:
+                others["required"] = [*schema.get("required", ()), tag]
         problem = BadInput(f"{place or 'schema'}: {word} is empty")
         for one in sorted(schema[word], key=_refers):  # what refers to others is longer, perhaps without end
             try:
