@@ -28,6 +28,8 @@ NO_SCHEMA = "is not supported: it must name a schema, as one in $defs"
             f"$defs.y.anyOf.0.$ref {ITSELF}",
         ),
         ({"$ref": "#/a"}, f"$ref {NO_SCHEMA}"),
+        ({"items": {"$ref": "https://host/a.json"}}, f"items.$ref {NO_SCHEMA}"),
+        ({"items": {"$ref": "#a"}}, f"items.$ref {NO_SCHEMA}"),
         ({"properties": {"a": {"$ref": "#/properties"}}}, f"properties.a.$ref {NO_SCHEMA}"),
     ],
 )

@@ -56,10 +56,7 @@ class Alternatives:
         if not isinstance(schema.get("$ref"), str):
             yield schema
             return
-        targets = self._references.targets(schema["$ref"], path)
-        if not targets:
-            yield {}
-        for target in targets:
+        for target in self._references.targets(schema["$ref"], path):
             yield from self._leaves(self._references.found[target], target)
 
     def _are_apart(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -22,8 +22,13 @@ from llama_herd.worker.grammars.narrowed_schema import narrowed_schema
 from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, places, told
 from llama_herd.worker.grammars.whole_output import ANSWER, OutputGrammar, WholeOutput, exactly
 
-#: What the engine says of keywords that it does not know.
+#: What the engine says of keywords that it does not know, and how it begins what it says of others.
 _UNKNOWN = re.compile(r"Unimplemented keys: (\[.*\])")
+_OTHERS = {
+    "oneOf": ("oneOf",),
+    "min/maxProperties": ("minProperties", "maxProperties"),
+    "patternProperty": ("patternProperties",),
+}
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`|/.*/")
 MAX_REASON_CHARS = 200
 
@@ -135,14 +140,15 @@ def _tried(grammar: str) -> HelperAnswer | None:
 
 def _schema_reason(complaint: str, text: str, grammar: str) -> str:
     """Say why a schema is refused, with the place of the first keyword that is not supported."""
-    found = _UNKNOWN.search(complaint)
-    if found is None and not complaint.startswith("oneOf"):
+    found, begun = _UNKNOWN.search(complaint), complaint.split(" ")[0]
+    unknown = json.loads(found[1]) if found else _OTHERS.get(begun, ())
+    if not unknown:
         return _reason(complaint.partition(": ")[0])
-    unknown = {"oneOf"} if found is None else set(json.loads(found[1]))
     given, read = _keywords(json.loads(text)), set(_keywords(_only_part(grammar)["json_schema"]))
     named = [path for path in given if path[-1] in unknown]
     path = next((one for one in named if one in read), next(iter(named), None))
-    return f"{'a keyword' if path is None else told(path)} is not supported"
+    why = f": {_reason(complaint)}" if begun in ("min/maxProperties", "patternProperty") else ""
+    return f"{'a keyword' if path is None else told(path)} is not supported{why}"
 
 
 def _keywords(schema: Any) -> list[Path]:

@@ -42,14 +42,17 @@ class References:
             raise SchemaProblem((*path, "$ref"), "is not supported: it leads back to itself") from None
 
     def targets(self, reference: str, path: Path) -> list[Path]:
-        """Where a reference may lead; none where llguidance has its own complaint."""
+        """Where a reference may lead. Raises SchemaProblem if that is nowhere."""
         uri, _, fragment = unquote(reference).partition("#")
-        if not fragment.startswith("/"):
-            return self._by_name.get(_name(uri, fragment), []) if uri or fragment else [()]
         steps = tuple(one.replace("~1", "/").replace("~0", "~") for one in fragment[1:].split("/"))
-        if steps in self._by_steps:
-            return [self._by_steps[steps]]
-        ends = [way for known, way in self._by_steps.items() if known[-len(steps) :] == steps]
+        if not uri and not fragment:
+            ends: list[Path] = [()]
+        elif not fragment.startswith("/"):
+            ends = self._by_name.get(_name(uri, fragment), [])
+        elif steps in self._by_steps:
+            ends = [self._by_steps[steps]]
+        else:
+            ends = [way for known, way in self._by_steps.items() if known[-len(steps) :] == steps]
         if not ends:
             raise SchemaProblem((*path, "$ref"), "is not supported: it must name a schema, as one in $defs")
         return ends
