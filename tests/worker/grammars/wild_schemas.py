@@ -76,7 +76,8 @@ def wild_schema(rng: Random) -> Schema:
 
 def _schema(rng: Random, depth: int) -> Schema:
     kinds = (*_FLAT, *(_DEEP if depth > 0 else ()))
-    return rng.choice(kinds)(rng, depth)
+    found = rng.choice(kinds)(rng, depth)
+    return dict(rng.sample([*found.items()], len(found)))  # llguidance reads keywords in their order
 
 
 def _string(rng: Random, depth: int) -> Schema:
@@ -136,6 +137,11 @@ def _array(rng: Random, depth: int) -> Schema:
     return {**_some_type(rng, "array"), **found, **{k: n for k, n in counts.items() if rng.random() < 0.4}}
 
 
+def _different(rng: Random, depth: int) -> Schema:
+    few = rng.sample((None, True, 0, 1, "", "é😀", "user"), rng.randint(1, 4))
+    return {**_some_type(rng, "array"), "uniqueItems": rng.random() < 0.9, "items": {"enum": few}}
+
+
 def _object(rng: Random, depth: int) -> Schema:
     names = rng.sample(NAMES, rng.randrange(4))
     found: Schema = {"properties": {name: _schema(rng, depth - 1) for name in names}}
@@ -181,6 +187,9 @@ def _any_of(rng: Random, depth: int) -> Schema:
 def _one_of(rng: Random, depth: int) -> Schema:
     if rng.random() < 0.3:
         return {"oneOf": [_schema(rng, depth - 1) for _ in range(rng.randint(1, 2))]}
+    if rng.random() < 0.3:
+        by = {"discriminator": {"propertyName": rng.choice(NAMES)}}
+        return {"oneOf": [{"$ref": "#/$defs/x"}, {"$ref": "#/$defs/y"}], **(by if rng.random() < 0.5 else {})}
     kinds = rng.sample(("string", "boolean", "null", "object"), 2)
     return {"oneOf": [{"type": kinds[0]}, {"type": kinds[1]}, {"enum": [7, 8]}]}
 
@@ -192,4 +201,4 @@ def _all_of(rng: Random, depth: int) -> Schema:
 
 _Kind = Callable[[Random, int], Schema]
 _FLAT: tuple[_Kind, ...] = (_string, _format, wild_number, wild_number, _simple, _enum, _const, _reference)
-_DEEP: tuple[_Kind, ...] = (_array, _object, _object, _object, _record, _any_of, _one_of, _all_of)
+_DEEP: tuple[_Kind, ...] = (_array, _different, _object, _object, _object, _record, _any_of, _one_of, _all_of)
