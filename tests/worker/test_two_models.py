@@ -68,3 +68,17 @@ def test_a_served_name_wins_over_the_clients_and_the_files() -> None:
         for model_name, served in (("", ""), ("m", ""), ("m", "served"))
     ]
     assert names == ["herd.llama", "herd.m", "herd.served"]
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("models/Llama-3.2-1B-Instruct", "Llama-3.2-1B-Instruct"),
+        ("Llama-3.2-1B.Q4_K_M.gguf", "Llama-3.2-1B.Q4_K_M"),
+        ("Llama-3.2-1B-00001-of-00002.GGUF", "Llama-3.2-1B"),
+        ("../Qwen2.5-0.5B/.", "Qwen2.5-0.5B"),
+        (".", Path.cwd().name),
+    ],
+)
+def test_a_model_is_called_as_its_folder_or_its_file_without_the_ending(model: str, name: str) -> None:
+    assert WorkerSettings(model=Path(model)).served_model == name

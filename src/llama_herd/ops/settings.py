@@ -41,7 +41,7 @@ class ServedSettings(Settings):
         "",
         pattern=r"^[A-Za-z0-9._-]{0,128}$",
         description="Name under which the worker serves its model: jobs name it, and it names the queue. "
-        "Empty: HERD_MODEL_NAME, else the name of the model file without the ending, or of the repository.",
+        "Empty: HERD_MODEL_NAME, else that of the file without .gguf, of the folder or of the repository.",
     )
     tenants: str = Field(
         "",
@@ -70,8 +70,10 @@ class ServedSettings(Settings):
         """The name whose queue this worker reads."""
         if name := self.served_model_name or self.model_name:
             return name
-        hub_name = HubName.from_setting(self.model)
-        return hub_name.served_name if hub_name else PART.sub("", self.model.stem)  # one name for all parts
+        if hub_name := HubName.from_setting(self.model):
+            return hub_name.served_name
+        name = os.path.basename(os.path.abspath(self.model))  # "." is a folder, too
+        return PART.sub("", re.sub(r"\.gguf$", "", name, flags=re.IGNORECASE))  # one name for all parts
 
     def check_served_model(self) -> None:
         """Raise SettingsError where no job could name the model, since its file has such a name."""

@@ -60,7 +60,7 @@ def test_a_gateway_needs_a_folder_where_there_is_no_home(monkeypatch: pytest.Mon
 
 
 def test_a_file_whose_name_no_job_could_say_needs_another_name() -> None:
-    for path in ("my model.gguf", f"{'n' * 200}.gguf", ".", "hf:a/b:my model.gguf"):
+    for path in ("my model.gguf", f"{'n' * 200}.gguf", "/", "hf:a/b:my model.gguf"):
         with pytest.raises(SettingsError, match=r"^HERD_MODEL=.*Fix: HERD_SERVED_MODEL_NAME"):
             WorkerSettings.read(model=path, served_model_name="", model_name="").check_served_model()
         WorkerSettings.read(model=path, served_model_name="mine").check_served_model()

@@ -11,7 +11,7 @@ from llama_herd.cli.job_options import Engine, EngineUrl, ModelFile
 
 ServedModelName = Annotated[
     str | None,
-    typer.Option(metavar="MODEL", help="Name that jobs ask for; absent: that of the file."),
+    typer.Option(metavar="MODEL", help="Name that jobs ask for; absent: that of the file or folder."),
 ]
 Device = Annotated[
     str | None,
