@@ -69,7 +69,6 @@ class WorkerSettings(ServedSettings):
     )
     device: str = Field(
         "auto",
-        pattern=r"^(auto|cpu|cuda:\d{1,4})$",
         description="cpu, or cuda:N with the number that nvidia-smi shows. auto: the first GPU, else cpu.",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
@@ -233,6 +232,13 @@ class WorkerSettings(ServedSettings):
         """The settings of a worker in front of a server, with the slots that it has by default."""
         slots = self.slots if "slots" in self.model_fields_set else FOREIGN_SLOTS[self.engine]
         return self.model_copy(update={"device": self.engine, "slots": slots})
+
+    @field_validator("device")
+    @classmethod
+    def _is_a_device(cls, device: str) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda:[0-9]{1,4}", device):
+            raise ValueError("must be auto, cpu, or cuda:N with the number of a GPU, such as cuda:0")
+        return device
 
     @field_validator("engine_url")
     @classmethod

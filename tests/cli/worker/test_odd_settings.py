@@ -32,6 +32,12 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "loop").symlink_to("loop")
 
 
+@pytest.mark.parametrize("device", ["cuda", "gpu", "cuda:0\n"])
+def test_a_device_that_is_none_is_told_in_words(device: str) -> None:
+    with pytest.raises(SettingsError, match=r"must be auto, cpu, or cuda:N .* such as cuda:0$"):
+        WorkerSettings.read(device=device)
+
+
 @pytest.mark.parametrize(("variable", "odd"), [(name, odd) for name, some in ODD.items() for odd in some])
 def test_what_cannot_be_is_told_in_one_line_by_its_variable(variable: str, odd: str) -> None:
     command = "gateway" if variable == "HERD_GATEWAY_FILES" else "worker"
