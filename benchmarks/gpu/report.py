@@ -28,10 +28,9 @@ def report(journals: Sequence[Journal]) -> str:
     measurements = latest(journals)
     is_rehearsed = any(one["is_rehearsed"] for journal in journals for one in journal.entries("run"))
     warning = ["Rehearsed on a tiny model: these figures say only that everything runs.", ""] * is_rehearsed
-    ends = [line for journal in journals for line in (*_laws(journal), *_kernels(journal), *_ends(journal))]
-    return "\n".join(
-        [*warning, *table(measurements), "", *_notes(measurements), *ends, *_conditions(journals)]
-    )
+    checks = [line for journal in journals for line in (*_laws(journal), *_kernels(journal))]
+    lines = [*_notes(measurements), *checks, *_ends(journals), *_conditions(journals)]
+    return "\n".join([*warning, *table(measurements), "", *lines])
 
 
 def latest(journals: Sequence[Journal]) -> list[Measurement]:
@@ -54,7 +53,8 @@ def print_report(folders: Sequence[Path], *, is_written: bool) -> int:
 def for_page(journals: Sequence[Journal]) -> str:
     """The table, the command that wrote it, and what there is to say of it."""
     # No choice is switched off, and what explains a figure is in its report.
-    measurements = [one for one in latest(journals) if "," not in one.system and one.workload != "steps"]
+    shown = (one for one in latest(journals) if not one.system.startswith(f"{OURS}, "))
+    measurements = [one for one in shown if one.workload != "steps"]
     folders = [os.path.relpath(journal.folder.resolve(), ROOT) for journal in journals]
     command = f"`python -m benchmarks.gpu report {' '.join(folders)} --write`:"
     laws = [line for journal in journals for line in _laws(journal)]
@@ -143,9 +143,10 @@ def _kernels(journal: Journal) -> Iterator[str]:
         yield f"- Kernel {name}: {said}{f'; WRONG at {wrong}' if wrong else ''}."
 
 
-def _ends(journal: Journal) -> Iterator[str]:
-    ends = journal.ends.items()
-    bad = [f"{name} ({outcome})" for name, outcome in ends if outcome != OK and "skipped" not in outcome]
+def _ends(journals: Sequence[Journal]) -> Iterator[str]:
+    """What none of the calls has measured: how each step ended last."""
+    ends = {name: outcome for journal in journals for name, outcome in journal.ends.items()}
+    bad = [f"{name} ({outcome})" for name, outcome in ends.items() if outcome != OK]
     if bad:
         yield f"- Not measured: {'; '.join(bad)}."
 

@@ -58,7 +58,14 @@ def test_runs_add_up_and_the_last_of_a_case_counts(tmp_path: Path) -> None:
         journal.note_ceilings(CEILINGS)
         for measurement in measurements:
             journal.note("decode", measurement)
-    journals[1].add("end", step="laws", outcome="signal 11", seconds=1.0)
+    for journal, step, outcome in (
+        (journals[0], "kills", "exit code 1"),
+        (journals[0], "mixed", "exit code 1"),
+        (journals[1], "laws", "signal 11"),
+        (journals[1], "kills", "ok"),
+        (journals[1], "mixed", "skipped: 2 s left, it needs 20"),
+    ):
+        journal.add("end", step=step, outcome=outcome, seconds=1.0)
     journals[1].add("law", step="laws", test="tests/a.py::test_b", outcome="failed", error="")
     journals[1].add("kernel", step="kernel", kernel="Q8_0", case="one", is_right=False, GB_s=3_210.0)
     assert [(m.workload, m.system, m.value) for m in latest(journals)] == [
@@ -69,7 +76,7 @@ def test_runs_add_up_and_the_last_of_a_case_counts(tmp_path: Path) -> None:
     text = report(journals)
     assert "- W3, llama-herd: engine alone." in text
     assert "- first at commit abc (copy 4,300 GB/s" in text
-    assert "- Not measured: laws (signal 11)." in text
+    assert "- Not measured: mixed (skipped: 2 s left, it needs 20); laws (signal 11)." in text
     assert "- Laws: 0 of 1 hold. test_b (failed)" in text
     assert "- Kernel Q8_0: 3,210 GB/s; WRONG at one." in text
 
@@ -99,6 +106,7 @@ def test_a_report_is_written_between_the_marks_of_the_page(
     page.write_text(f"before\n<!-- {SECTION} -->\nold\n<!-- /{SECTION} -->\nafter\n")
     journal.note("decode", STEP)
     journal.note("decode", replace(STEP, system=f"{OURS}, no graphs"))
+    journal.note("peer", replace(PEER_STEP, system="peer, one by one"))
     journal.note("kills", replace(STEP, workload="kills", note="0 bad"))
     print_report([journal.folder], is_written=False)
     assert "old" in page.read_text()
@@ -106,7 +114,7 @@ def test_a_report_is_written_between_the_marks_of_the_page(
     written = page.read_text()
     assert re.fullmatch(r"before\n<!.+<!-- /.+ -->\nafter\n", written, re.DOTALL)
     assert "old" not in written
-    assert "| W1 | a step | 5 ms (60 % of 3) |" in written
+    assert "| W1 | a step | 5 ms (60 % of 3), peer, one by one 10 ms (2.00 x) |" in written
     assert "--write`: kills, llama-herd: 0 bad." in written
     assert "no graphs" not in written
 
