@@ -121,8 +121,8 @@ def saturation(bench: Bench, format: Format, *workloads: str) -> Iterator[Measur
         load, steps = loads[workload], list[NotedStep]()
         with _noted(run.engine.engine.scheduler.prefill, steps):
             rate = run.run(load, seed=0).tokens_per_s
-        case, floor = f"{saturation_case(load)}, engine alone", bench.saturation_floor(format, load)
-        yield run.measurement(workload, case, "tok/s", [rate], floor)
+        case, floor = saturation_case(load), bench.saturation_floor(format, load)
+        yield run.measurement(workload, case, "tok/s", [rate], floor, "engine alone")
         for most, some in groupby(sorted(steps), key=lambda one: bucket_of(one.prompt_tokens)):
             times_ms = [round(1_000 * one.seconds, 1) for one in some]
             yield run.measurement("steps", case, "ms", times_ms, None, f"up to {most} prompt tokens")

@@ -38,7 +38,7 @@ def mixed(bench: Bench, format: Format) -> Iterator[Measurement]:
         raise RuntimeError(f"{len(running)} of {run.largest.num_rows} sequences have room")
     decoding, reading = running[: load.num_rows], running[load.num_rows :]
     rows = [Row(one, 1, load.num_in, is_complete=True, num_scores=0) for one in decoding]
-    case = f"{load.num_rows} rows of {load.num_in} keys, by prompt tokens beside them"
+    case, launches_ms = f"{load.num_rows} rows of {load.num_in} keys, by prompt tokens beside them", []
     for num_tokens in bench.scale.mixed_tokens:
         lengths = [min(length, num_tokens - first) for first in range(0, num_tokens, length)]
         prompts = [
@@ -47,9 +47,9 @@ def mixed(bench: Bench, format: Format) -> Iterator[Measurement]:
         ]
         timed = [_timed_ms(run, [*rows, *prompts]) for _ in range(1 + bench.num_runs)][1:]
         floor = run.floor_ms(lambda floors, lengths=lengths: floor_s(floors, load, lengths))  # type: ignore[misc]
-        steps_ms, hosts_ms = map(list, zip(*timed, strict=True))
-        yield run.measurement("mixed", f"{case}, a step", "ms", steps_ms, floor, str(num_tokens))
-        yield run.measurement("mixed", f"{case}, the host's launch", "ms", hosts_ms, None, str(num_tokens))
+        launches_ms += [launch_ms for _, launch_ms in timed]
+        yield run.measurement("mixed", case, "ms", [step_ms for step_ms, _ in timed], floor, str(num_tokens))
+    yield run.measurement("mixed", case, "ms", launches_ms, None, "the host's launch")
 
 
 def floor_s(floors: Floors, load: Load, lengths: Rows[int]) -> float:

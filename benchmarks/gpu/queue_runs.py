@@ -26,6 +26,8 @@ FORMAT = Format.BF16
 NOMINAL = (4.3e12, 788e12)
 ROOT = Path(__file__).resolve().parent.parent.parent
 
+#: What of a workload's figures came this way, beside those of the engine alone.
+QUEUED = "through the queue"
 #: Arrival rates of W4, as shares of the rate at which the worker is saturated.
 SHARES = (0.5, 0.8)
 PERCENTILES = (50, 99)
@@ -115,7 +117,7 @@ def _saturate(bench: Bench, client: Client, workload: str) -> Measurement:
     rate = sum(len(one.result.ids) for one in answers) / wall_s
     case, note = saturation_case(load), "through embedded Redis, Celery and the token channel"
     floor = bench.saturation_floor(FORMAT, load)
-    return bench.measurement(workload, FORMAT, case, "tok/s", [rate], floor, note)
+    return bench.measurement(workload, FORMAT, case, "tok/s", [rate], floor, note, QUEUED)
 
 
 def _arrive(bench: Bench, client: Client, share: float, saturation: float) -> Iterator[Measurement]:
@@ -133,11 +135,12 @@ def _arrive(bench: Bench, client: Client, share: float, saturation: float) -> It
     answers = _answers(client, _submit(bench, client, load, times, seed=int(100 * share)))
     firsts = sorted(1000 * one.first_token_s for one in answers)
     floor = bench.floor(FORMAT, lambda floors: 1000 * floors.prefill_s(1, one.num_in))
-    case = f"{one.num_in} in / {one.num_out} out at {share:.0%} of saturation, to the first token"
+    case = f"{one.num_in} in / {one.num_out} out, to the first token, by the share of saturation"
     note = f"{len(firsts)} requests, {rate:.1f} a second; the floor is the prompt's prefill alone"
     for percentile in PERCENTILES:
         milliseconds = firsts[min(len(firsts) - 1, len(firsts) * percentile // 100)]
-        yield bench.measurement("W4", FORMAT, case, "ms", [milliseconds], floor, note, f"p{percentile}")
+        part = f"{share:.0%} p{percentile}"
+        yield bench.measurement("W4", FORMAT, case, "ms", [milliseconds], floor, note, part)
 
 
 def poisson_times(rate: float, duration_s: float) -> list[float]:

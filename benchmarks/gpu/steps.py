@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.gpu.journal import Journal
-from benchmarks.gpu.measurement import OURS, Measurement
+from benchmarks.gpu.measurement import Measurement
 from benchmarks.gpu.step import NotHere
 
 #: What the project needs, and the name by which each says its version.
@@ -189,7 +189,7 @@ def _queue(options: StepOptions) -> None:
         _note_all(options, queue_runs.saturation(_bench(options)))
         return
     known = [one for journal in options.journals for one in journal.measurements if one.workload == "W3"]
-    rates = [one.value for one in known if one.case.endswith("the whole run") and one.system == OURS]
+    rates = [one.value for one in known if one.part == queue_runs.QUEUED]
     _note_all(options, queue_runs.arrivals(_bench(options), rates[-1] if rates else None))
 
 

@@ -11,7 +11,9 @@ import pytest
 from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.measurement import OURS
 from benchmarks.gpu.plan import CALL_S, WHOLE, planned
+from benchmarks.gpu.report import SECTION, for_page
 from benchmarks.gpu.step import NOT_HERE, OK
+from benchmarks.report import PAGE, section
 
 ROOT = Path(__file__).parents[2]
 
@@ -103,6 +105,10 @@ def test_every_step_of_the_plan_runs_and_every_workload_is_measured(tmp_path: Pa
     shown = run("report", str(folder), str(again)).stdout
     assert "Rehearsed on a tiny model" in shown
     assert "through embedded Redis, Celery and the token channel" in shown
+    old = section(PAGE.read_text(), SECTION)
+    assert old is not None
+    page = PAGE.read_text().replace(old, for_page([journal, Journal(again)]))
+    assert len(page.splitlines()) <= 360, "all of it has room on the page"
 
 
 def test_what_was_well_is_not_run_again(tmp_path: Path) -> None:
