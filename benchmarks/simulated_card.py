@@ -92,11 +92,12 @@ class SimulatedRunner:
         return lambda: readings
 
 
+@dataclass
 class OverlappingRunner(SimulatedRunner):
     """Its clock moves when a step is read: the card computes one behind the other."""
 
-    overlaps = True
-    free_s = 0.0
+    overlaps: bool = True
+    free_s: float = 0.0
 
     def launch(self, rows: Rows[Row]) -> Read:
         launched_s = self.now_s

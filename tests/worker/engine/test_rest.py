@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.simulated_card import PIECES, Costs, SimulatedEngine, SimulatedRunner
+from benchmarks.simulated_card import PIECES, Costs, OverlappingRunner, SimulatedEngine, SimulatedRunner
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
@@ -125,6 +125,19 @@ def test_a_job_beside_streams_loses_no_step_if_its_start_is_recorded_soon(
             engine.step()
     took_s = one.drawn_s["is timed"][0] - came_s
     assert took_s == pytest.approx((num_steps - 1 / 2) * STEP_S, abs=0.1 * STEP_S)
+
+
+def test_where_steps_overlap_a_job_waits_for_the_one_in_flight_too() -> None:
+    """As those of a simulated card do."""
+    runner = OverlappingRunner(COSTS)
+    one = SimulatedEngine(runner, num_rows=4, most_tokens=64, prefill=PrefillBudget(16))
+    one.submit("stream", [1], 40)
+    one.step(3)
+    came_s = runner.now_s
+    one.submit("job", [2], 20)
+    while "job" not in one.drawn_s:
+        one.step(1)
+    assert one.drawn_s["job"][0] - came_s == pytest.approx(2 * STEP_S)
 
 
 def test_outputs_that_wait_for_their_prompt_say_nothing_of_how_long_a_start_takes() -> None:
