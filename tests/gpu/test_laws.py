@@ -15,6 +15,8 @@ from llama_herd.errors import DeviceError, SettingsError
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.kernels.block_types import SUPPORTED_TYPES
+from llama_herd.model.shape.pooling import Pooling
+from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.engine import Engine
@@ -24,6 +26,8 @@ from llama_herd.worker.loading.device import pin_device
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.gpu.ties import first_real_difference
+from tests.model.tiny_embedder import TEXTS, write_gguf
+from tests.model.tiny_family import TINY_FAMILIES
 from tests.tiny import WIDE, tiny_vocabulary, write_tiny_gguf
 
 pytestmark = pytest.mark.gpu
@@ -81,6 +85,19 @@ def generate(model: LoadedModel, texts: Iterable[list[int]]) -> list[list[int]]:
         engine.step()
     assert {output.finish_reason for output in outputs} == {None, "length"}
     return [each.ids for each in sequences]
+
+
+def vectors(model: LoadedModel, prefill_tokens: int) -> Tensor:
+    """The vectors of some texts (N, W)."""
+    outputs: list[StepOutput] = []
+    engine = engine_of(model, outputs, prefill_tokens=prefill_tokens)
+    engine.submit(*model.maker.sequences("texts", EmbeddingJob(text_ids=tuple(map(tuple, TEXTS))), now_ms=0))
+    while engine.has_work:
+        engine.step()
+    found = {output.sequence.choice: output.vector for output in outputs if output.vector}
+    return torch.stack(
+        [torch.frombuffer(bytearray(found[n]), dtype=torch.float32) for n in range(len(TEXTS))]
+    )
 
 
 def logits_after(model: LoadedModel, ids: list[int], chunk_tokens: int) -> Tensor:
@@ -161,6 +178,16 @@ def test_logits_stay_near_the_cpus_in_float32(tiny_file: Path, dtype: str, toler
     ids = prompts(30)[-1]
     exact = logits_after(load(tiny_file, "cpu"), ids, len(ids))
     assert distance(logits_after(load(tiny_file, dtype=dtype), ids, len(ids)), exact) < tolerance
+
+
+@pytest.mark.parametrize("pooling", [Pooling.LAST, Pooling.MEAN], ids=str)
+def test_texts_get_the_vectors_that_the_cpu_makes(tmp_path: Path, pooling: Pooling) -> None:
+    """Also where a step has only parts of them, of which no token may count."""
+    family = TINY_FAMILIES["qwen3"]
+    path = write_gguf(family, family.model(), tmp_path / "tiny.gguf", pooling)
+    exact = vectors(load(path, "cpu"), prefill_tokens=200)
+    for prefill_tokens in (1, 200):
+        assert distance(vectors(load(path), prefill_tokens), exact) < FLOAT32_TOLERANCE
 
 
 def test_auto_is_bfloat16(tiny_file: Path) -> None:
