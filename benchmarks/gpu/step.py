@@ -23,5 +23,5 @@ class Step:
     name: str
     arguments: tuple[str, ...]
     limit_s: float
-    least_s: float = 20.0
+    least_s: float
     lane: str = ""

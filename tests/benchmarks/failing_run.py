@@ -56,7 +56,7 @@ def well(journal: Journal) -> None:
 
 
 STEPS = [
-    Step("hang", ("hang",), limit_s=3),
+    Step("hang", ("hang",), limit_s=3, least_s=1),
     Step("crash", ("crash",), limit_s=10, least_s=1),
     *(Step(name, (name,), limit_s=10, least_s=1, lane="one") for name in ("garbage", "fail")),
     Step("hang beside", ("hang",), limit_s=3, least_s=1, lane="other"),

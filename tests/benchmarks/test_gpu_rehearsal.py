@@ -68,7 +68,7 @@ def test_what_does_not_fit_into_the_time_is_left_out_and_named(tmp_path: Path) -
     ends = Journal(tmp_path).ends
     assert set(ends) == {step.name for step in WHOLE}
     assert all(end.startswith("skipped: ") for end in ends.values())
-    assert "conditions: skipped: 2 s left, it needs 20" in done.stdout
+    assert "conditions: skipped: 2 s left, it needs 12" in done.stdout
 
 
 @pytest.mark.long
