@@ -96,7 +96,7 @@ class Desk:
         attempt.deliveries.append(cast(Delivery, HeldMessage(self, job_id)))
         attempt.stream.pace.gather_s = (job.flush_ms or 0) / 1000
         attempt.retries = Retries.of(job, claimed.retries)
-        self.publisher.open(attempt)
+        self.claims.begin(attempt)
         return attempt
 
     def say(self, attempt: Attempt, *words: int, choice: int = 0, end: FinishReason | None = None) -> None:

@@ -30,8 +30,8 @@ def adopt(claims: ClaimedJobs, message: Message) -> bool:
 
 def test_who_closes_an_earlier_attempt_leaves_the_one_in_its_place() -> None:
     claims, earlier, later = ClaimedJobs(), attempt(epoch=1), attempt(epoch=2)
-    assert claims.begin(earlier) is None
-    assert claims.begin(later) is earlier
+    claims.begin(earlier)
+    claims.begin(later)
     assert earlier.is_over
     assert not claims.end(earlier)
     assert claims.in_hand() == [later]
@@ -54,22 +54,15 @@ def test_a_message_goes_to_the_attempt_in_hand_and_to_none_that_is_closed() -> N
 @pytest.mark.long
 @pytest.mark.usefixtures("restless")
 def test_each_attempt_is_closed_once_whoever_opens_and_closes() -> None:
-    claims = ClaimedJobs()
-    attempts = [attempt(f"job-{number % 7}", epoch=number) for number in range(2_000)]
     closed: list[Attempt] = []
-
-    def replace(opened: Attempt) -> None:
-        closed.extend(filter(None, [claims.begin(opened)]))
-
-    def close(opened: Attempt) -> None:
-        if claims.end(opened):
-            closed.append(opened)
+    claims = ClaimedJobs(closed.append)
+    attempts = [attempt(f"job-{number % 7}", epoch=number) for number in range(2_000)]
 
     def look(_: Attempt) -> None:
         assert len(claims.in_hand()) <= 7
 
     with ThreadPoolExecutor(6) as threads:
-        for act in (replace, close, look):
+        for act in (claims.begin, claims.end, look):
             for opened in attempts:
                 threads.submit(act, opened).add_done_callback(lambda done: done.result())
     closed += claims.in_hand()

@@ -44,7 +44,7 @@ def test_a_job_that_another_attempt_had_started_is_a_takeover_and_no_second_firs
     claimed = run_call(redis, desk.ledger.claim("a", "owner-1"))
     assert isinstance(claimed, Yours)
     again = new_attempt("a", claimed)
-    desk.publisher.open(again)
+    desk.claims.begin(again)
     desk.start(again)
     desk.say(again, 2, end="stop")
     desk.send()

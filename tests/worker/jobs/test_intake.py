@@ -29,9 +29,9 @@ from llama_herd.worker.jobs import service as service_module
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog
 from llama_herd.worker.jobs.intake import LostJob
-from llama_herd.worker.jobs.publisher import Publisher
 from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from llama_herd.worker.jobs.service import Service
+from llama_herd.worker.jobs.tenancy import ClaimedJobs
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from llama_herd.worker.settings import WorkerSettings
@@ -264,13 +264,13 @@ def test_a_message_that_comes_at_the_very_end_does_not_open_the_job_again(
 ) -> None:
     """Its claim is answered while the job is in hand, and acted on when it has left."""
     ledger, opened = Ledger(), list[str]()
-    open_stream = Publisher.open
+    begin = ClaimedJobs.begin
 
-    def note(self: Publisher, attempt: Attempt) -> None:
+    def note(self: ClaimedJobs, attempt: Attempt) -> None:
         opened.append(attempt.job_id)
-        open_stream(self, attempt)
+        begin(self, attempt)
 
-    monkeypatch.setattr(Publisher, "open", note)
+    monkeypatch.setattr(ClaimedJobs, "begin", note)
     run_call(redis, ledger.submit("job", JOB, Envelope.for_job("job", "herd.tiny")))
     service.take(SentMessage("job"))
     the_end(redis, "job")

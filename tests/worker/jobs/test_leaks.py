@@ -19,8 +19,9 @@ from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.jobs.attempt import Attempt
-from llama_herd.worker.jobs.publisher import LeftJob, Publisher
+from llama_herd.worker.jobs.publisher import LeftJob
 from llama_herd.worker.jobs.service import Service
+from llama_herd.worker.jobs.tenancy import ClaimedJobs
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from tests.chaos.harness.patience import wait_until
@@ -110,17 +111,17 @@ def crowd(
 ) -> Crowd:
     """It strikes also between a claim and its note that a job is made ready, and while that is done."""
     crowd = Crowd(service, redis, *request.param)
-    open_stream, sequences = Publisher.open, SequenceMaker.sequences
+    begin, sequences = ClaimedJobs.begin, SequenceMaker.sequences
 
-    def open_and_disturb(publisher: Publisher, attempt: Attempt) -> None:
-        open_stream(publisher, attempt)
+    def begin_and_disturb(claims: ClaimedJobs, attempt: Attempt) -> None:
+        begin(claims, attempt)
         crowd.disturb(attempt.job_id)
 
     def disturb_and_read(maker: SequenceMaker, job_id: str, *args: Any) -> list[Sequence]:
         crowd.disturb(job_id)
         return sequences(maker, job_id, *args)
 
-    monkeypatch.setattr(Publisher, "open", open_and_disturb)
+    monkeypatch.setattr(ClaimedJobs, "begin", begin_and_disturb)
     monkeypatch.setattr(SequenceMaker, "sequences", disturb_and_read)
     return crowd
 

@@ -135,7 +135,7 @@ def test_a_job_that_is_claimed_again_is_lost_to_its_earlier_attempt_only(desk: D
     assert isinstance(claimed, Yours)
     again = new_attempt("job", claimed)
     entries = desk.publisher._outgoing(desk.publisher._take())  # on their way when the claim is answered
-    desk.publisher.open(again)
+    desk.claims.begin(again)
     assert desk.lost == ["job"]
     assert desk.publisher._act_on(desk.publisher._calls.send(entries), 0.0) == []
     assert desk.in_hand == [again]

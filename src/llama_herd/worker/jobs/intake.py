@@ -42,7 +42,6 @@ from llama_herd.worker.jobs.event_calls import BREAKING, MAX_REASON
 from llama_herd.worker.jobs.event_log import EventLog
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.preparer import OpenedJob, Preparer
-from llama_herd.worker.jobs.publisher import Publisher
 from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from llama_herd.worker.jobs.suspect_gate import POLL_S
 from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
@@ -89,18 +88,10 @@ class Intake(threading.Thread):
     Claims come before preparation: between two jobs that are prepared it claims new arrivals.
     """
 
-    def __init__(
-        self,
-        tenancies: Tenancies,
-        *,
-        publisher: Publisher,
-        preparer: Preparer,
-        finisher: Finisher,
-    ) -> None:
+    def __init__(self, tenancies: Tenancies, preparer: Preparer, finisher: Finisher) -> None:
         super().__init__(name="intake", daemon=True)
         self._redis = tenancies.redis
         self._tenancies = tenancies
-        self._publisher = publisher
         self._finisher = finisher
         self._preparer = preparer
         self._inbox: Queue[IntakeItem | None] = Queue()
@@ -337,7 +328,7 @@ class Intake(threading.Thread):
         )
         if claimed.deadline_ms is not None:
             attempt.deadline_s = attempt.claimed_s + (claimed.deadline_ms - claimed.now_ms) / 1000
-        self._publisher.open(attempt)
+        tenancy.claims.begin(attempt)
         self._preparer.hold(OpenedJob(attempt, claimed, recorded))
 
     def _abort_of(self, delivery: Delivery, claimed: Claimed) -> Abort | None:

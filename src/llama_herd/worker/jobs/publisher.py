@@ -64,7 +64,7 @@ PublisherInput = StepOutput | RefusedJob | LeftJob
 
 
 class Publisher(threading.Thread):
-    """Writes the streams of the jobs in hand, of all tenants. Other threads call only `open` and `put`.
+    """Writes the streams of the jobs in hand, of all tenants. Other threads call only `put`.
 
     A job whose start is on record is confirmed to the engine, one whose final event is goes to the finisher.
     The messages of one that turns out to belong to another worker are let go.
@@ -113,15 +113,6 @@ class Publisher(threading.Thread):
         """Age of the oldest events that Redis does not have: what waits is younger than what is sent."""
         since_s = self._sending_since_s
         return 0.0 if since_s is None else monotonic() - since_s
-
-    def open(self, attempt: Attempt) -> None:
-        """Take over a claimed job's stream; call it before the first `put` for the job.
-
-        An earlier attempt that this worker still has in hand is lost: another worker has owned the job since.
-        """
-        earlier = self._tenancies.for_attempt(attempt).claims.begin(attempt)
-        if earlier is not None:
-            earlier.let_go()
 
     def put(self, outputs: Rows[PublisherInput]) -> None:
         """Queue the outputs of a step; blocks while too many steps wait for Redis."""

@@ -90,7 +90,7 @@ class Service:
             tenancies, engine, finisher, lambda attempt: self._intake.put(LostJob(attempt))
         )
         preparer = Preparer(tenancies, model.maker, publisher, gate, engine)
-        self._intake = Intake(tenancies, publisher=publisher, preparer=preparer, finisher=finisher)
+        self._intake = Intake(tenancies, preparer, finisher)
         # Beside it: parts that look at the jobs in hand, and at the ledger.
         self._revoker = Revoker(worker, tenancies, self._payer.look_soon)
         self._overflow = Overflow(

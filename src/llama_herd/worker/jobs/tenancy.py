@@ -82,14 +82,14 @@ class ClaimedJobs:
     def __bool__(self) -> bool:
         return bool(self._by_id)
 
-    def begin(self, attempt: Attempt) -> Attempt | None:
-        """Take an attempt in hand. Ends and returns an earlier one at the same job, if there is any."""
+    def begin(self, attempt: Attempt) -> None:
+        """Take an attempt in hand. An earlier one at its job ends: another worker has owned that since."""
         with self._lock:
             earlier = self._by_id.get(attempt.job_id)
             if earlier is not None:
                 self._remove(earlier)
+                earlier.let_go()
             self._by_id[attempt.job_id] = attempt
-            return earlier
 
     def end(self, attempt: Attempt) -> bool:
         """Take an attempt out of hand. False if it was in hand no longer."""
