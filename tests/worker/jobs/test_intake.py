@@ -28,7 +28,6 @@ from llama_herd.worker.health import WorkerHealth
 from llama_herd.worker.jobs import service as service_module
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog
-from llama_herd.worker.jobs.intake import LostJob
 from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from llama_herd.worker.jobs.service import Service
 from llama_herd.worker.jobs.tenancy import ClaimedJobs
@@ -152,7 +151,7 @@ def test_a_lost_job_whose_record_others_have_spoilt_is_let_go(
     assert attempt is not None
     redis.delete(Ledger().job_key("job"))
     redis.set(Ledger().job_key("job"), "somebody else's")
-    service._intake.put(LostJob(attempt))
+    service._intake.put(attempt)
     wait_until(lambda: message.num_done, "its message is done with")
     assert not claims
 

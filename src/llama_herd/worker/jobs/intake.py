@@ -72,14 +72,8 @@ class CeleryEnd(NamedTuple):
     queue: str
 
 
-class LostJob(NamedTuple):
-    """A job in hand whose server has died, so that it begins anew behind what is on record."""
-
-    attempt: Attempt
-
-
-#: What other threads tell the intake.
-IntakeItem = Delivery | CeleryEnd | LostJob
+#: What other threads tell the intake. An attempt is lost: its server has died, and its job begins anew.
+IntakeItem = Delivery | CeleryEnd | Attempt
 
 
 class Intake(threading.Thread):
@@ -120,7 +114,7 @@ class Intake(threading.Thread):
             for item in items:
                 if isinstance(item, CeleryEnd):
                     self._end(item)
-                elif isinstance(item, LostJob):
+                elif isinstance(item, Attempt):
                     self._claim_lost(item)
             deliveries = [item for item in items if isinstance(item, Delivery)]
             if deliveries and not self._is_stopping:
@@ -159,9 +153,9 @@ class Intake(threading.Thread):
             if is_temporary(error):
                 self._put_off(end, RETRY_S)
 
-    def _claim_lost(self, lost: LostJob) -> None:
+    def _claim_lost(self, attempt: Attempt) -> None:
         """Claim a job anew whose server has died: that counts against it as a death of this worker would."""
-        attempt, tenancy = lost.attempt, self._tenancies.for_attempt(lost.attempt)
+        tenancy = self._tenancies.for_attempt(attempt)
         if attempt.is_over:
             return
         answer: ClaimAnswer | ResponseError
@@ -170,7 +164,7 @@ class Intake(threading.Thread):
             answer = run_call(self._redis, tenancy.claim(attempt.job_id))
         except RedisError as error:
             if not isinstance(error, ResponseError) or is_temporary(error):
-                self._put_off(lost, RETRY_S)
+                self._put_off(attempt, RETRY_S)
                 return
             answer = error
         if tenancy.claims.end(attempt):

@@ -149,8 +149,6 @@ class Publisher(threading.Thread):
         events: list[Outgoing] = []
         for output in outputs:
             match output:
-                case StepOutput(is_lost=True):
-                    events += self._lose(output)
                 case StepOutput():
                     events += self._record(output)
                 case RefusedJob(attempt):
@@ -173,6 +171,8 @@ class Publisher(threading.Thread):
         attempt = self._tenancies[sequence.tenant].claims.get(sequence.job_id)
         if attempt is None or sequence not in attempt.sequences:
             return []
+        if output.is_lost:
+            return self._lose(attempt)
         was_silent = attempt.first_token_s is None and not attempt.stream.num_ids
         entries = attempt.record(output)
         if was_silent and (ttft_s := attempt.timings.ttft_s) is not None:
@@ -181,10 +181,9 @@ class Publisher(threading.Thread):
             self._gathering.add(attempt)
         return self._sent_of(attempt, entries)
 
-    def _lose(self, output: StepOutput) -> list[Outgoing]:
+    def _lose(self, attempt: Attempt) -> list[Outgoing]:
         """The events of what an attempt has gathered, of which the engine has lost an output."""
-        attempt = self._tenancies[output.sequence.tenant].claims.get(output.sequence.job_id)
-        if attempt is None or output.sequence not in attempt.sequences or attempt.has_ended:
+        if attempt.has_ended:
             return []
         self._gathering.discard(attempt)
         self._lost.append(attempt)

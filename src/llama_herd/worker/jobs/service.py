@@ -16,7 +16,7 @@ from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.figures import WorkerFigures
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.heartbeat import Heartbeat
-from llama_herd.worker.jobs.intake import CeleryEnd, Intake, LostJob
+from llama_herd.worker.jobs.intake import CeleryEnd, Intake
 from llama_herd.worker.jobs.link_watch import LinkWatch
 from llama_herd.worker.jobs.lost_messages import LostMessages
 from llama_herd.worker.jobs.overflow import Overflow
@@ -87,7 +87,7 @@ class Service:
         self._finisher = finisher = Finisher(redis)
         self._payer = Payer(tenancies, finisher)
         self._publisher = publisher = Publisher(
-            tenancies, engine, finisher, lambda attempt: self._intake.put(LostJob(attempt))
+            tenancies, engine, finisher, lambda attempt: self._intake.put(attempt)
         )
         preparer = Preparer(tenancies, model.maker, publisher, gate, engine)
         self._intake = Intake(tenancies, preparer, finisher)
