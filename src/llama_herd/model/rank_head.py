@@ -34,15 +34,11 @@ class RankHead:
         weight = _label_weight(file, _label_ids(purpose, tokenizer, file.metadata.source))
         return cls(dense_matrix([weight], device, torch.float32), llama.scaled)
 
-    def __call__(self, states: Tensor) -> Tensor:
-        """Ranks (N, 1) of states (N, C), both float32."""
+    def __call__(self, states: Tensor, dimensions: int | None) -> Tensor:
+        """Ranks (N, 1) of states (N, C), both float32; each is one number."""
         # In float64, so that a rank does not show how many are computed at once.
         logits = self.scaled((states.double() @ self.labels.double().T).float())  # (N, L)
         return logits if len(self.labels) == 1 else logits[:, :1] - logits[:, 1:]
-
-    def cut(self, whole: Tensor, dimensions: int | None) -> Tensor:
-        """A rank has one number, and stays as it is."""
-        return whole
 
 
 def _label_ids(purpose: Ranks, tokenizer: Tokenizer, source: str) -> list[int]:

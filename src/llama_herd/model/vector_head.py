@@ -21,11 +21,8 @@ from llama_herd.model.weights.weight import Weight
 class Head(Protocol):
     """What is between the mean of a text's states and the numbers that it comes to."""
 
-    def __call__(self, means: Tensor, /) -> Tensor:
-        """All numbers (N, W) of means (N, C), both float32."""
-
-    def cut(self, whole: Tensor, dimensions: int | None) -> Tensor:
-        """Those of them (..., W) that are wanted, as they are given."""
+    def __call__(self, means: Tensor, dimensions: int | None, /) -> Tensor:
+        """The numbers (N, W) of means (N, C), both float32; `dimensions`: how many of a vector, None: all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,14 +65,10 @@ class VectorHead:
         """Read the dense layers. Raises ModelFileError."""
         return cls(tuple(DenseLayer.load(one, device) for one in purpose.dense), purpose.is_normalised)
 
-    def __call__(self, means: Tensor) -> Tensor:
-        """Whole vectors (N, W) of means (N, C), both float32, before they are cut."""
+    def __call__(self, means: Tensor, dimensions: int | None) -> Tensor:
+        """The first numbers of vectors (N, W) of means (N, C), both float32, then normalised."""
         for layer in self.dense:
             means = layer(means)
-        return means
-
-    def cut(self, whole: Tensor, dimensions: int | None) -> Tensor:
-        """The first numbers of whole vectors (..., W), then normalised; None: all of them."""
-        vectors = whole[..., :dimensions]
+        vectors = means[:, :dimensions]
         # In float64, so that a vector does not show how many are cut at once.
         return normalize(vectors.double(), dim=-1).float() if self.is_normalised else vectors

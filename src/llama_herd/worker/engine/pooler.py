@@ -51,7 +51,7 @@ class Pooler:
         for dimensions, numbers in numbers_of.items():
             counts = sums.new_tensor([complete[number].num_pooled for number in numbers]).unsqueeze(-1)
             means = (sums[numbers] / counts).float()  # (N, C)
-            vectors |= zip(numbers, _bytes_of(self.head.cut(self.head(means), dimensions).cpu()), strict=True)
+            vectors |= zip(numbers, _bytes_of(self.head(means, dimensions).cpu()), strict=True)
         return vectors
 
 
