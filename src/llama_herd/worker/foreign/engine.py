@@ -5,7 +5,7 @@ import threading
 from asyncio import Task, TimerHandle
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -91,7 +91,8 @@ class ForeignEngine(threading.Thread):
     @property
     def stats(self) -> EngineStats:
         """The engine's figures at this moment."""
-        return self._figures.stats(
+        return replace(
+            self._figures.stats,
             num_running=self._num_running,
             num_waiting=len(self._waiting),
             has_work=bool(self._rows),

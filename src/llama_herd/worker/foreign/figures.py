@@ -55,26 +55,14 @@ class ForeignFigures:
         before_s = each_s if self.recent_gap_s == inf else self.recent_gap_s
         self.recent_gap_s = before_s + (each_s - before_s) / PARTS_OF_LATE
 
-    def stats(
-        self,
-        *,
-        num_running: int,
-        num_waiting: int,
-        has_work: bool,
-        kv_cache_usage: float,
-        away_since_s: float | None,
-    ) -> EngineStats:
-        """All figures as one frozen value."""
+    @property
+    def stats(self) -> EngineStats:
+        """What was counted, as one frozen value; all else in it is for the engine to say."""
         gaps = Histogram(GAPS.bounds, tuple(self.gaps), self.gap_s)
         steps = StepFigures(self.num_prompt_tokens, self.num_drawn_tokens, gap_s=gaps)
         return EngineStats(
-            num_running=num_running,
-            num_waiting=num_waiting,
-            has_work=has_work,
-            kv_cache_usage=kv_cache_usage,
             prefix_hit_rate=self.num_prefix_tokens / max(1, self.num_prefix_queries),
             num_prefix_tokens=self.num_prefix_tokens,
             num_prefix_queries=self.num_prefix_queries,
             steps=steps,
-            away_since_s=away_since_s,
         )
