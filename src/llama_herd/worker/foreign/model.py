@@ -118,4 +118,5 @@ def _maker(texts: ServableTexts, backend: Backend, size: ForeignSize) -> Foreign
     judges = [Helper(JUDGE, JUDGE_LIMITS) for _ in range(texts.num_helpers)]
     grammars = Grammars(texts.tokenizer, 1, judges)
     forms = ServedForms(grammars, backend.forms, backend.refusal, backend.form_as_kept)
-    return texts.new_maker(ForeignMaker, chats, forms, size.max_length, size.kv_cache_tokens, backend=backend)
+    made = texts.new_maker(chats, forms, size.max_length, size.kv_cache_tokens)
+    return ForeignMaker(**vars(made), backend=backend)

@@ -83,9 +83,7 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
             judges = [Helper(JUDGE, JUDGE_LIMITS) for _ in range(servable.num_helpers)]
             grammars = Grammars(servable.tokenizer, torch.get_num_threads(), judges)
             head, width = _head(servable, llama, place)
-            maker = servable.new_maker(
-                SequenceMaker, chats, grammars, plan.max_length, plan.kv_cache_tokens, width
-            )
+            maker = servable.new_maker(chats, grammars, plan.max_length, plan.kv_cache_tokens, width)
         return cls(llama, cache, plan, servable.tokenizer, maker, head, weights_s)
 
     def engine(self, settings: WorkerSettings, sink: Sink) -> Engine:

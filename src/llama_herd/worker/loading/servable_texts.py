@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 import structlog
 from pydantic import ValidationError
@@ -24,8 +24,6 @@ from llama_herd.worker.loading.text_sequences import TextMaker
 from llama_herd.worker.settings import WorkerSettings
 
 log = structlog.get_logger(__name__)
-
-M = TypeVar("M", bound=SequenceMaker)
 
 #: A longer chat template is not shown: it would fill a job's stream.
 MAX_TOLD_TEMPLATE_BYTES = 262_144
@@ -124,21 +122,19 @@ class ServableTexts:
 
     def new_maker(
         self,
-        kind: type[M],
         chats: tuple[ChatTemplates | None, str],
         grammars: ConstraintMaker,
         max_length: int,
         kv_cache_tokens: int,
         num_dimensions: int = 0,
-        **own: Any,
-    ) -> M:
-        """What makes sequences of jobs, of this kind, which may have fields of its own.
+    ) -> SequenceMaker:
+        """What makes sequences of jobs.
 
         chats: the usable ones. num_dimensions: of a vector, where it makes some.
         """
         purpose, (chat, complaint) = self.file.purpose, chats
         room = min(max_length, kv_cache_tokens)
-        return kind(
+        return SequenceMaker(
             tokenizer=self.tokenizer,
             chat=chat,
             chat_complaint=complaint,
@@ -156,7 +152,6 @@ class ServableTexts:
                 room,
                 generates=isinstance(purpose, Generates),
             ),
-            **own,
         )
 
     def check_chat(self) -> None:
