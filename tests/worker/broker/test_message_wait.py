@@ -174,11 +174,11 @@ def test_nothing_comes_of_a_queue_that_is_paused_while_it_is_waited_for(
 ) -> None:
     reader = Reader(connection)
     reader.wait()
-    reader.channel.paused_queues = {QUEUE}
+    reader.channel.pauses = lambda _: True
     push(redis, *"abc")
     reader.wait()
     assert (reader.messages, redis.llen(QUEUE)) == ([], 3)
-    reader.channel.paused_queues = set()
+    reader.channel.pauses = lambda _: False
     assert reader.read() == [*"abc"]
 
 

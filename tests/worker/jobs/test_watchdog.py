@@ -1,6 +1,6 @@
 """A worker's standstill is noticed: messages that nobody asks for, and parts that make no progress."""
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.redis
 class SilentPoller:
     """Has room for messages, and asks for none."""
 
-    paused_queues: Container[str] = frozenset()
+    pauses: Callable[[str], bool] = staticmethod(lambda _: False)
     num_others: Callable[[], int] = staticmethod(lambda: 0)
     num_idle_others: Callable[[], int] = staticmethod(lambda: 0)
     spoilt = SpoiltQueues()

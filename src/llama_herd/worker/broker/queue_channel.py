@@ -5,7 +5,7 @@ too. Here they go to the dead letters, with the reason.
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from math import inf
 from random import uniform
@@ -70,8 +70,8 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
     longest_wait_s = 1.0
     #: Looks for messages that Redis has answered.
     num_polls = 0
-    #: Queues whose messages this worker leaves alone for now, although it may have room for them.
-    paused_queues: Container[str] = frozenset()
+    #: Whether this worker takes no messages of a queue now, although it may have room for them.
+    pauses: Callable[[str], bool] = staticmethod(lambda _: False)
     #: How many other workers read the same queues.
     num_others: Callable[[], int] = staticmethod(lambda: 0)
     #: How many of these have free rows, at most.
@@ -106,7 +106,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
 
     @property
     def unpaused_queues(self) -> list[str]:
-        return [queue for queue in self.active_queues if queue not in self.paused_queues]
+        return [queue for queue in self.active_queues if not self.pauses(queue)]
 
     @property
     def is_paused(self) -> bool:

@@ -28,7 +28,7 @@ from llama_herd.worker.jobs.server_room import ServerRoom
 from llama_herd.worker.jobs.standing import ModelSize, Standing
 from llama_herd.worker.jobs.suspect_gate import SuspectGate
 from llama_herd.worker.jobs.sweeper import Sweeper
-from llama_herd.worker.jobs.tenancy import PausedQueues, Tenancies, Tenancy
+from llama_herd.worker.jobs.tenancy import Tenancies, Tenancy
 from llama_herd.worker.jobs.warm_up import NOBODY, WarmUp
 from llama_herd.worker.jobs.watchdog import Poller, Watchdog, WatchedPart
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
@@ -166,7 +166,7 @@ class Service:
 
     def watch(self, poller: Poller) -> None:
         """Note the connection by which messages come from now on."""
-        poller.paused_queues = PausedQueues(self.tenancies, self._engine)
+        poller.pauses = self._pauses
         poller.num_others = lambda: max(one.heard.num_others for one in self.tenancies)
         poller.num_idle_others = lambda: max(one.num_idle_others for one in self.tenancies)
         self._watchdog.watch(poller)
@@ -200,6 +200,11 @@ class Service:
             num_waiting_steps=publisher.num_waiting,
             lag_s=publisher.lag_s,
         )
+
+    def _pauses(self, queue: str) -> bool:
+        """Whether no messages of a queue are to be taken now: of none while the server does not answer."""
+        is_away = self._engine.stats.away_since_s is not None
+        return is_away or not self.tenancies.for_queue(queue).takes_messages
 
     def _become(self, phase: WorkerState) -> None:
         self.standing.phase = phase

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
@@ -23,7 +23,7 @@ from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery
-from llama_herd.worker.engine.interface import JobEngine, StepOutput
+from llama_herd.worker.engine.interface import StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor
 from llama_herd.worker.jobs.figures import JobFigures, RecentFigures
@@ -320,18 +320,3 @@ class Tenancies:
             log.warning(
                 "jobs not released, left to their leases", num_jobs=len(attempts), error=type(error).__name__
             )
-
-
-@dataclass(frozen=True)
-class PausedQueues(Container[str]):
-    """The queues of which this worker is to take no messages now; who takes them looks within a second.
-
-    None while the server that computes does not answer.
-    """
-
-    tenancies: Tenancies
-    engine: JobEngine
-
-    def __contains__(self, queue: object) -> bool:
-        is_away = self.engine.stats.away_since_s is not None
-        return is_away or not self.tenancies.for_queue(str(queue)).takes_messages

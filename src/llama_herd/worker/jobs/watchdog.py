@@ -1,7 +1,7 @@
 """Ends a worker that makes no progress, so that it can be restarted."""
 
 import threading
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Protocol
 
@@ -31,9 +31,10 @@ STUCK_FACTOR = 4
 
 
 class Poller(Protocol):
-    """Polls Redis for messages, but not those of paused queues."""
+    """Polls Redis for messages."""
 
-    paused_queues: Container[str]
+    #: Whether it takes none of a queue now.
+    pauses: Callable[[str], bool]
     #: How many other workers read the same queues.
     num_others: Callable[[], int]
     #: How many of these have free rows, at most.
