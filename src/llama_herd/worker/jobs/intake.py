@@ -238,17 +238,16 @@ class Intake(threading.Thread):
         answer: ClaimAnswer | ResponseError,
         first: StreamPart | ResponseError | None = None,
     ) -> None:
-        """Act on the answer to a claim, and on an error of Redis meanwhile."""
+        """Act on the answer to a claim, or on an error of Redis, also one that comes meanwhile."""
         try:
+            if isinstance(answer, ResponseError):
+                raise answer
             self._act(delivery, answer, first)
         except RedisError as error:
             self._act_on_error(delivery, error)
 
     def _act(
-        self,
-        delivery: Delivery,
-        answer: ClaimAnswer | ResponseError,
-        first: StreamPart | ResponseError | None = None,
+        self, delivery: Delivery, answer: ClaimAnswer, first: StreamPart | ResponseError | None = None
     ) -> None:
         """Act on the answer to a claim. `first` is the beginning of the job's stream, if it was read."""
         match answer:
@@ -263,12 +262,8 @@ class Intake(threading.Thread):
                 self._finisher.settle(
                     self._tenancy_of(delivery), delivery.job_id, [delivery], self._line(delivery)
                 )
-            case Settled():
+            case Settled() | Early():  # a sweep pushes a new message when an early one is due
                 delivery.acknowledge()
-            case Early():
-                delivery.acknowledge()  # a sweep pushes a new message when the job is due
-            case ResponseError():
-                self._act_on_error(delivery, answer)
 
     def _act_on_error(self, delivery: Delivery, error: RedisError) -> None:
         """Try again if the error may pass. Otherwise record the job without its content, and end it."""
@@ -283,9 +278,8 @@ class Intake(threading.Thread):
         refusal = InvalidJob([FieldError("job", f"cannot be recorded: Redis says {reason}")])
         try:
             answer = run_call(self._redis, tenancy.claim(delivery.job_id, NO_JOB, envelope))
-            if not isinstance(answer, ResponseError):
-                delivery.message = TaskMessage(NO_JOB, envelope, refusal, delivery.message.embed)
-                self._act(delivery, answer)
+            delivery.message = TaskMessage(NO_JOB, envelope, refusal, delivery.message.embed)
+            self._act(delivery, answer)
         except RedisError as again:
             if is_temporary(again):
                 self._put_off(delivery, RETRY_S)
