@@ -212,6 +212,11 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
         rotation=load_rotation(library),
         draw=load_draw(library),
     )
+    return replace(kernels, note=_note(set, kernels))
+
+
+def _note(set: InstructionSet, kernels: Kernels) -> str:
+    """Which parts of a library compute right, and which wrong."""
     found_right = {
         **{type.name: type in kernels.types for type in sorted(TILED_TYPES, key=lambda type: type.name)},
         "bfloat16": kernels.has_numbers,
@@ -224,8 +229,7 @@ def load_library(set: InstructionSet, path: Path) -> Kernels:
         ", ".join(name for name, is_right in found_right.items() if is_right == wanted)
         for wanted in (True, False)
     )
-    note = f"{set.name} for {names or 'nothing'}{f', which computes {wrong} wrong' if wrong else ''}"
-    return replace(kernels, note=note)
+    return f"{set.name} for {names or 'nothing'}{f', which computes {wrong} wrong' if wrong else ''}"
 
 
 def _is_right(kernels: Kernels, type: GGMLType, ways: Collection[Kernel]) -> bool:
