@@ -69,6 +69,16 @@ class SequenceMaker:
         if job.tokenizer_info and self.tokenizer_info is None:
             raise InvalidJob([FieldError("tokenizer_info", NOT_SHOWN)])
         prompt_ids = self._truncated(self._prompt_ids(job, due_ms), job.sampling)
+        sequences = self._outputs(job_id, job, prompt_ids, deadline_s)
+        if sequences[0].finish_reason is None:  # else nothing of it is computed
+            _check_length(sequences[0], job)
+            _check_room(sequences[0], job, self.kv_cache_tokens)
+        return sequences
+
+    def _outputs(
+        self, job_id: str, job: GenerationJob, prompt_ids: list[int], deadline_s: float | None
+    ) -> list[Sequence]:
+        """A sequence for each output behind this prompt. Raises InvalidJob or GenerationError."""
         form, num = self.outputs.form(job, prompt_ids), job.sampling.n
         constraints: Rows[Constraint | None] = [None] * num
         if form is not None:
@@ -77,7 +87,7 @@ class SequenceMaker:
         is_answer = job.messages is not None and job.output_form is None
         reading = self.outputs.reading(job, prompt_ids)
         pieces = self.tokenizer.pieces if reading is None else self.outputs.pieces
-        sequences = [
+        return [
             Sequence(
                 job_id=job_id,
                 prompt_ids=prompt_ids,
@@ -100,10 +110,6 @@ class SequenceMaker:
             )
             for choice, constraint in enumerate(constraints)
         ]
-        if sequences[0].finish_reason is None:  # else nothing of it is computed
-            _check_length(sequences[0], job)
-            _check_room(sequences[0], job, self.kv_cache_tokens)
-        return sequences
 
     def echoed_prompt(self, job: GenerationJob, prompt_ids: list[int]) -> EchoedPrompt | None:
         """The prompt for the job's `started` event; None: not asked for. prompt_ids: of its sequences."""
