@@ -77,11 +77,7 @@ class LocalJob(AbstractContextManager["LocalJob"]):
             failure = Failure.from_error(error)
             yield parse_event(attempt.end("error", failure).event)
             return
-        attempt.sequences = [sequence.info for sequence in sequences]
-        attempt.stream.num_choices = len(sequences)
-        if (new_parser := sequences[0].new_parser) is not None:
-            attempt.stream.read_outputs(new_parser)
-        attempt.stream.prompt = self._model.maker.echoed_prompt(self._job, sequences[0].prompt_ids)
+        attempt.take(sequences, self._model.maker.echoed_prompt(self._job, sequences[0].prompt_ids))
         outputs += attempt.ended(sequences)
         engine.submit(*(sequence for sequence in sequences if sequence.finish_reason is None))
         while (engine.has_work or outputs) and not attempt.has_ended:

@@ -10,7 +10,7 @@ from llama_herd.tasks.ledger.ledger import SOUND_MS, SOUND_TOKENS
 from llama_herd.tasks.protocol.events import GOOD_ENDS, Failure, FinishReason, StopReason, Timings
 from llama_herd.tasks.protocol.job import seed_of
 from llama_herd.worker.broker.delivery import Delivery
-from llama_herd.worker.engine.interface import Abort, SequenceInfo, StepOutput
+from llama_herd.worker.engine.interface import Abort, EchoedPrompt, SequenceInfo, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.jobs.event_log import EventLog
 from llama_herd.worker.jobs.retries import NO_RETRIES, Retries
@@ -102,6 +102,18 @@ class Attempt:
         """Acknowledge the messages: the job was released, and has a new one in its queue."""
         for delivery in self.deliveries:
             delivery.acknowledge()
+
+    def take(self, sequences: Rows[Sequence], prompt: EchoedPrompt | None) -> None:
+        """Note the sequences that were made of the job, and the prompt that its start is to tell."""
+        first, stream, num = sequences[0], self.stream, len(sequences)
+        if first.vector is not None:
+            stream.num_texts = num
+        else:
+            stream.num_choices = num
+        if first.new_parser is not None:
+            stream.read_outputs(first.new_parser)
+        stream.prompt = prompt
+        self.sequences = [one.info for one in sequences]
 
     def ended(self, sequences: Rows[Sequence]) -> list[StepOutput]:
         """Return the outputs to record for sequences that have ended before the engine gets them.

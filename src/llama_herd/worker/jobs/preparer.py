@@ -20,7 +20,6 @@ from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.kinds import parse_job
 from llama_herd.tasks.protocol.priority import urgency_of
 from llama_herd.tasks.protocol.structured_outputs import FORM_FIELDS
-from llama_herd.tasks.protocol.text_job import TextJob
 from llama_herd.worker.engine.interface import Abort, JobEngine
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.jobs.attempt import Attempt
@@ -243,14 +242,7 @@ class Preparer:
             self._resume(sequence, recorded)
             sequence.line = attempt.line
             sequence.is_confirmed = False  # until the job's start is on record
-        if isinstance(job, TextJob):
-            attempt.stream.num_texts = len(sequences)
-        else:
-            attempt.stream.num_choices = len(sequences)
-            if (new_parser := sequences[0].new_parser) is not None:
-                attempt.stream.read_outputs(new_parser)
-            attempt.stream.prompt = self.maker.echoed_prompt(job, sequences[0].prompt_ids)
-        attempt.sequences = [sequence.info for sequence in sequences]
+        attempt.take(sequences, self.maker.echoed_prompt(job, sequences[0].prompt_ids))
         self._submit(attempt, sequences)
 
     def _resume(self, sequence: Sequence, recorded: RecordedOutputs) -> None:

@@ -111,9 +111,9 @@ class SequenceMaker:
             for choice, constraint in enumerate(constraints)
         ]
 
-    def echoed_prompt(self, job: GenerationJob, prompt_ids: list[int]) -> EchoedPrompt | None:
+    def echoed_prompt(self, job: Job, prompt_ids: list[int]) -> EchoedPrompt | None:
         """The prompt for the job's `started` event; None: not asked for. prompt_ids: of its sequences."""
-        if not job.echo:
+        if isinstance(job, TextJob) or not job.echo:
             return None
         is_whole = job.sampling.truncate_prompt_tokens is None
         text = job.prompt if job.prompt is not None and is_whole else self.tokenizer.text_of(prompt_ids)
