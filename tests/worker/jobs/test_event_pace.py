@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from llama_herd.worker.jobs.event_pace import UNWATCHED_S, EventPace
+from llama_herd.worker.jobs.event_log import UNWATCHED_S, EventPace
 
 
 def events(gather_s: float, steps_s: list[float], start_s: float = 0.0, lag_s: float = 0.0) -> list[float]:

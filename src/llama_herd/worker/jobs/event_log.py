@@ -29,7 +29,6 @@ from llama_herd.tasks.protocol.events import (
 )
 from llama_herd.worker.engine.interface import EchoedPrompt, SampledToken, StepOutput
 from llama_herd.worker.engine.sequence import NewParser
-from llama_herd.worker.jobs.event_pace import EventPace
 from llama_herd.worker.jobs.output_reader import OutputCount, OutputParts, OutputReader
 from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 
@@ -38,6 +37,10 @@ KEPT_S = 10.0
 
 #: Vectors of more characters than this go into several events.
 MAX_VECTOR_CHARS = 524_288
+
+#: A job that lets its tokens be gathered for so long is taken to have nobody who watches: its first token is
+#: gathered like the others.
+UNWATCHED_S = 0.5
 
 
 class EventAuthor(NamedTuple):
@@ -105,6 +108,32 @@ class _SentEvent(NamedTuple):
     at_s: float
     entry: EmitEntry
     text_hash: "hashlib._Hash"  # of the text before this event
+
+
+@dataclass(slots=True)
+class EventPace:
+    """The pace of one job's events: a step's tokens go at once, unless an event has gone shortly before.
+
+    The times at which events may go are the same for all jobs of a worker, so that those of many jobs go in
+    one call.
+    """
+
+    #: How long tokens may be gathered for one event. 0: each step's go at once.
+    gather_s: float = 0.0
+    #: When the next event may go, on the clock of time.monotonic.
+    due_s: float = -inf
+
+    def begin(self, now_s: float) -> None:
+        """An attempt starts: somebody who watches gets its first token at once."""
+        if self.gather_s >= UNWATCHED_S:
+            self.due_s = _tick_after(now_s + self.gather_s, UNWATCHED_S)
+
+    def sent(self, now_s: float, lag_s: float = 0.0) -> None:
+        """An event has gone. `lag_s`: gather for so long at least, unless each step is asked for."""
+        if self.gather_s:
+            gather_s = max(self.gather_s, lag_s)
+            tick_s = min(gather_s, UNWATCHED_S)
+            self.due_s = _tick_after(now_s + gather_s - tick_s, tick_s)
 
 
 class EventLog:
@@ -333,6 +362,11 @@ class EventLog:
         self._sent.append(_SentEvent(now_s, entry, self._text_hash))
         self.seq, self.num_ids = entry.seq, self.num_ids + entry.num_ids
         return entry
+
+
+def _tick_after(time_s: float, tick_s: float) -> float:
+    """The next tick. One that is all but now is the one that has just been."""
+    return ((time_s + 0.01 * tick_s) // tick_s + 1) * tick_s
 
 
 def _lots(vectors: Mapping[int, str]) -> Iterator[dict[int, str]]:
