@@ -51,7 +51,8 @@ NUM_SIDE_THREADS = 2
 #: Whether the process is not to hear that its terminal closes, as under nohup.
 _IS_DEAF_TO_HANGUP = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
-celery_config.hook_in()  # Celery loads its pool first
+# Celery loads its pool first, and then builds its worker.
+signals.celeryd_init.connect(celery_config.configure, weak=False)
 
 
 class EnginePool(BasePool):  # type: ignore[misc]

@@ -57,11 +57,6 @@ def broker_classes() -> RedisClasses:
     return _SENTINEL if process.has_sentinels() else _PLAIN
 
 
-def hook_in() -> None:
-    """Have Celery call `configure` before it builds its worker."""
-    signals.celeryd_init.connect(configure, weak=False)
-
-
 @cache
 def app_of(own: WorkerSettings) -> Celery:
     """The Celery app of the one tenant in these settings, which stores its results and sends its links.
