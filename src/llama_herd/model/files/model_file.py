@@ -7,7 +7,7 @@ from typing import Self
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.tensor_file import StoredRows, TensorFile, TensorInfo
 from llama_herd.model.reading.metadata import Metadata
-from llama_herd.model.shape.purpose import YES_NO, Generates, Purpose, Ranks
+from llama_herd.model.shape.purpose import YES_NO, Purpose, Ranks
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.weights.weight import Weight
@@ -18,8 +18,6 @@ ROPE_NAME = "rope_freqs.weight"
 LABELS_NAME = "cls.output.weight"
 
 Shape = tuple[int, ...]
-
-GENERATES = Generates()
 
 
 class ModelFile(ABC):
@@ -81,8 +79,8 @@ class ModelFile(ABC):
         return "token_embd.weight" if name == "output.weight" and name not in self else name
 
 
-def expected_shapes(config: LlamaConfig, purpose: Purpose = GENERATES) -> dict[str, Shape]:
-    """Every weight that a model of this shape has, the optional ones too, rows first."""
+def expected_shapes(config: LlamaConfig, purpose: Purpose | None = None) -> dict[str, Shape]:
+    """Every weight of a model of this shape, the optional ones too, rows first. None: it ranks nothing."""
     shapes: dict[str, Shape] = {
         "token_embd.weight": (config.vocab_size, config.hidden_size),
         "output_norm.weight": (config.hidden_size,),
