@@ -45,7 +45,7 @@ def run_all(engine: TimedEngine, name: str, plan: Plan) -> Row:
         "TTFT p50 ms": ttft["p50"],
         "TTFT p99 ms": ttft["p99"],
         "total s": trace.wall_s,
-        "hit rate": prefixes.hit_rate,
+        "hit rate": prefixes.num_found_tokens / max(1, prefixes.num_queried_tokens),
     }
 
 

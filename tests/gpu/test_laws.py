@@ -161,7 +161,8 @@ def test_shared_pages_give_the_ids_that_a_prompt_gets_when_it_is_computed(
     prefix = prompts()[-1]
     texts = [[*prefix, *prompt] for prompt in prompts()]
     assert generate(model, texts) == generate(load(tiny_file, prefix_cache=False), texts)
-    assert model.cache.prefixes.hit_rate > 0.5
+    prefixes = model.cache.prefixes
+    assert prefixes.num_found_tokens > prefixes.num_queried_tokens / 2
 
 
 @pytest.mark.parametrize("chunk_tokens", [1, 7, 64])

@@ -198,9 +198,9 @@ def test_switched_off_it_keeps_and_finds_nothing() -> None:
 
 def test_the_hit_rate_counts_tokens(cache: PrefixCache) -> None:
     cache.release("first", fill(cache, "first", (1, 2)))
-    assert cache.hit_rate == 0
+    assert cache.num_found_tokens == 0
     num_filled(cache, (1, 2))
-    assert cache.hit_rate == 0.5
+    assert cache.num_found_tokens == cache.num_queried_tokens / 2
 
 
 def test_of_a_prefix_the_last_page_is_given_up_first() -> None:

@@ -62,11 +62,6 @@ class PrefixCache:
         self._page_of: OrderedDict[Digest, int] = OrderedDict()  # least recently used first
         self._promised: dict[Digest, Hashable] = {}  # to the owner that computes the page
 
-    @property
-    def hit_rate(self) -> float:
-        """Share of the tokens asked for that were found."""
-        return self.num_found_tokens / self.num_queried_tokens if self.num_queried_tokens else 0.0
-
     def awaited(self, digests: Sequence[Digest]) -> Digest | None:
         """The first of these pages that is not kept, if it is promised; else None."""
         num_found = len(self._find(digests))

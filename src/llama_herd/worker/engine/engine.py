@@ -175,7 +175,6 @@ class Engine:
             num_recomputed_tokens=self._num_recomputed_tokens,
             has_work=self.has_work,
             kv_cache_usage=pages.num_held / pages.num_pages,
-            prefix_hit_rate=prefixes.hit_rate,
             num_prefix_tokens=prefixes.num_found_tokens,
             num_prefix_queries=prefixes.num_queried_tokens,
             steps=replace(self._figures, num_prompt_tokens=self._num_prompt_tokens),

@@ -131,11 +131,15 @@ class EngineStats:
     num_recomputed_tokens: int = 0  # by these rows, once they had a place again
     has_work: bool = False
     kv_cache_usage: float = 0.0  # share of the pages that sequences hold
-    prefix_hit_rate: float = 0.0
     num_prefix_tokens: int = 0  # prompt tokens that were found in the cache
     num_prefix_queries: int = 0  # prompt tokens that were looked for in it
     steps: StepFigures = field(default_factory=StepFigures)
     away_since_s: float | None = None  # the server that computes does not answer, by time.monotonic
+
+    @property
+    def prefix_hit_rate(self) -> float:
+        """Share of the prompt tokens looked for that were found."""
+        return self.num_prefix_tokens / max(1, self.num_prefix_queries)
 
     @property
     def away_s(self) -> float:

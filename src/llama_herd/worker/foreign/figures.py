@@ -61,7 +61,6 @@ class ForeignFigures:
         gaps = Histogram(GAPS.bounds, tuple(self.gaps), self.gap_s)
         steps = StepFigures(self.num_prompt_tokens, self.num_drawn_tokens, gap_s=gaps)
         return EngineStats(
-            prefix_hit_rate=self.num_prefix_tokens / max(1, self.num_prefix_queries),
             num_prefix_tokens=self.num_prefix_tokens,
             num_prefix_queries=self.num_prefix_queries,
             steps=steps,
