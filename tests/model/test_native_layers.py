@@ -126,23 +126,27 @@ def test_few_tokens_go_through_all_layers_at_once(
     assert told == (1 if num_tokens == 1 else llama.config.num_layers)
 
 
-def test_windows_scales_and_caps_go_with_it(kernels: Kernels, wide_file: Callable[..., Path]) -> None:
-    llama = load(wide_file("Q4_0"), kernels, torch.float32)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_windows_scales_and_caps_go_with_it(
+    kernels: Kernels, wide_file: Callable[..., Path], dtype: torch.dtype
+) -> None:
+    llama = load(wide_file("Q4_0"), kernels, dtype)
     windows = (24, 0)
     blocks = [
         replace(
             block,
             attention=replace(block.attention, scoring=Scoring(scale=0.3, window=window, cap=3.0)),
+            scale=0.22,
         )
         for block, window in zip(llama.blocks, windows, strict=True)
     ]
-    config = replace(llama.config, windows=windows)
+    config = replace(llama.config, windows=windows, residual_scale=0.22)
     native = NativeLayers.if_plain(config, [block.parts for block in blocks])
     assert native is not None
     changed = replace(llama, config=config, blocks=tuple(blocks), native=native)
-    found, plain = steps(changed, torch.float32, 3), steps(llama, torch.float32, 3)
+    found, plain = steps(changed, dtype, 3), steps(llama, dtype, 3)
     assert not found[0].equal(plain[0])
-    for whole, one_by_one in zip(found, steps(in_parts(changed), torch.float32, 3), strict=True):
+    for whole, one_by_one in zip(found, steps(in_parts(changed), dtype, 3), strict=True):
         assert whole.equal(one_by_one)
 
 
@@ -198,5 +202,3 @@ def test_layers_of_another_kind_have_no_such_call(
     assert NativeLayers.if_plain(config, layers) is not None
     other = replace(config, family=replace(config.family, **family))
     assert NativeLayers.if_plain(other, layers) is None
-    scaled = replace(config, residual_scale=0.5)
-    assert NativeLayers.if_plain(scaled, layers) is None

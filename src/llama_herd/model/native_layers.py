@@ -69,15 +69,15 @@ class _LayerPointer(ctypes.Structure):
         (POINTER, "attention_norm mlp_norm head_norm"),
         (MatrixPointers, "qkv output gate_up down"),
         (NUMBER, "columns window"),
-        (ctypes.c_float, "eps"),
+        (ctypes.c_float, "eps residual_scale"),
     )
 
     @classmethod
-    def to(cls, layer: LayerParts, eps: float) -> Self:
+    def to(cls, layer: LayerParts, *scales: float) -> Self:
         vectors = *layer.norms, layer.head_norm
         pointers = [None if vector is None else vector.data_ptr() for vector in vectors]
         linears = map(MatrixPointers.to, layer.linears)
-        return cls(*pointers, *linears, len(layer.norms[0]), layer.scoring.window, eps)
+        return cls(*pointers, *linears, len(layer.norms[0]), layer.scoring.window, *scales)
 
 
 class _Step(ctypes.Structure):
@@ -97,7 +97,14 @@ class _Step(ctypes.Structure):
 class NativeLayers:
     """All layers in native calls: the same bits as from the parts of the blocks one by one."""
 
-    def __init__(self, kernels: Kernels, layers: Sequence[LayerParts], num_heads: int, eps: float) -> None:
+    def __init__(
+        self,
+        kernels: Kernels,
+        layers: Sequence[LayerParts],
+        num_heads: int,
+        eps: float,
+        residual_scale: float = 1.0,
+    ) -> None:
         """Take layers by all of whose matrices these kernels multiply."""
         kernels.library.herd_layers.restype = ctypes.c_bool
         kernels.library.herd_layers.argtypes = [POINTER, NUMBER, NUMBER, POINTER, ctypes.c_bool]
@@ -105,14 +112,14 @@ class NativeLayers:
         self.num_heads = num_heads
         self.scoring = layers[0].scoring  # but for its window, which is each layer's own
         self._alive = tuple(_in_float32(layer) for layer in layers)
-        pointers = (_LayerPointer.to(layer, eps) for layer in self._alive)
+        pointers = (_LayerPointer.to(layer, eps, residual_scale) for layer in self._alive)
         self._pointers = (_LayerPointer * len(layers))(*pointers)
 
     @classmethod
     def if_plain(cls, config: LlamaConfig, layers: Sequence[LayerParts]) -> Self | None:
         """Take the layers of a model if they are usual and native kernels multiply by all their matrices."""
         D = config.head_dim
-        if not config.family.has_usual_block or config.residual_scale != 1 or config.local_rope_base:
+        if not config.family.has_usual_block or config.local_rope_base:
             return None
         if D % 2 or D > MAX_HEAD_DIM:
             return None
@@ -123,7 +130,7 @@ class NativeLayers:
         kernels = first.kernels
         if None in (kernels.attention, kernels.rotation, kernels.elementwise):
             return None
-        return cls(kernels, layers, config.num_heads, config.rms_eps)
+        return cls(kernels, layers, config.num_heads, config.rms_eps, config.residual_scale)
 
     def __len__(self) -> int:
         return len(self._pointers)

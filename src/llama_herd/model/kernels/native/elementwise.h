@@ -42,7 +42,8 @@ struct RowsJob {
   const float* weight;
   void* y;
   int64_t num_rows, columns;  // of y
-  float eps;
+  float eps;                  // of a norm
+  float scale = 1;            // of what is added
 };
 
 // y = x / sqrt(mean(x^2) + eps) * weight, where y may be x.

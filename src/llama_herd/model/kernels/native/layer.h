@@ -38,7 +38,7 @@ struct Layer {
   Matrices qkv, output, gate_up, down;
   int64_t columns;
   int64_t window;  // keys that a token sees; 0: all
-  float eps;
+  float eps, residual_scale;
 };
 
 // The tokens of a step, and by what they are computed. Keys and values are those of layer 0.
@@ -54,15 +54,18 @@ struct LayerStep {
   int kernel, num_threads;
 };
 
-// y = x + y
+// y = x + scale * y
 template <class Number>
 static void add_row(const void* argument, int64_t row) {
   const RowsJob& job = *static_cast<const RowsJob*>(argument);
   const Number* x = static_cast<const Number*>(job.x) + row * job.columns;
   Number* y = static_cast<Number*>(job.y) + row * job.columns;
+  Number scales[LANES];  // rounded as torch rounds a scale
+  store_numbers(scales, all(job.scale));
+  const Floats scale = load_numbers(scales);
   for (int64_t at = 0; at < job.columns; at += LANES) {
     const int64_t left = job.columns - at;
-    store_up_to(y + at, add(load_up_to(x + at, left), load_up_to(y + at, left)), left);
+    store_up_to(y + at, add_product(load_up_to(y + at, left), scale, load_up_to(x + at, left)), left);
   }
 }
 
@@ -122,12 +125,12 @@ class LayerRun {
     rotate(qkv);
     if (!attend_to(qkv, qkv_rows, attended)) return false;
     if (!multiply_by(layer_.output, attended, attended_columns, middle)) return false;
-    rows(add_row<Number>, {x_, nullptr, middle, step_.tokens, columns, 0});
+    rows(add_row<Number>, {x_, nullptr, middle, step_.tokens, columns, 0, layer_.residual_scale});
     norm(middle, layer_.mlp_norm, normed);
     if (!multiply_by(layer_.gate_up, normed, columns, gate_up)) return false;
     rows(swiglu_row<Number>, {gate_up, nullptr, gated, step_.tokens, ffn, 0});
     if (!multiply_by(layer_.down, gated, ffn, step_.y)) return false;
-    rows(add_row<Number>, {middle, nullptr, step_.y, step_.tokens, columns, 0});
+    rows(add_row<Number>, {middle, nullptr, step_.y, step_.tokens, columns, 0, layer_.residual_scale});
     return true;
   }
 
