@@ -219,7 +219,7 @@ def test_a_job_s_result_is_the_same_for_its_client_its_readers_and_celery(
 def test_a_schema_that_no_grammar_can_follow_is_refused_by_its_place(openai: "OpenAI") -> None:
     from openai import BadRequestError
 
-    odd = {"type": "object", "properties": {"at": {"not": {}}}}
+    odd = {"type": "object", "properties": {"at": {"not": {"type": "string"}}}}
     tools = [*TOOLS, {"type": "function", "function": {"name": "odd", "parameters": odd, "strict": True}}]
     with pytest.raises(BadRequestError) as wrong:
         openai.chat.completions.create(**{**ASKED, "tools": tools})

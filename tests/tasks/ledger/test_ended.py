@@ -175,8 +175,8 @@ def test_a_timeline_tells_each_moment_that_was_noted(client: Client, herd: Herd)
     herd.submit("a", JOB.model_copy(update={"not_before": 1}))
     end_here(herd, "a")
     moments = client.history("a").timeline
-    assert [one.what for one in moments] == ["queued", "claimed", "ended"]
-    assert (moments[1].worker, moments[2].note) == ("w", "stop")
+    assert [one.what for one in moments] == ["started", "queued", "claimed", "ended"]  # its start says 1970
+    assert (moments[2].worker, moments[3].note) == ("w", "stop")
     assert moments == sorted(moments, key=lambda one: one.at_ms)
     fields = json.loads(herd.redis.hget(herd.ledger.job_key("a"), "body"))
     assert fields["prompt"] == JOB.prompt
