@@ -13,7 +13,7 @@ from torch import Tensor
 
 from llama_herd.model.attention_inputs import Scoring, Seen
 from llama_herd.model.kernels.dequantize import dequantize
-from llama_herd.model.kernels.elementwise import exact_norm, exact_swiglu
+from llama_herd.model.kernels.elementwise import exact_gate, exact_norm
 from llama_herd.model.kernels.gpu.plain import attends_right, is_rounded, multiplies_right
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 
@@ -190,8 +190,8 @@ def _rows(device: torch.device, is_small: bool) -> Iterator[Case]:
 
         normed = partial(is_rounded, exact=exact_norm(total, weight, 1e-5))
         yield Case(f"sum and norm of {num_tokens} x {hidden}", add, normed, 8 * num_tokens * hidden)
-        gated = partial(is_rounded, exact=exact_swiglu(gate_up))
-        run = partial(kernels.swiglu, gate_up)
+        gated = partial(is_rounded, exact=exact_gate(gate_up, "silu"))
+        run = partial(kernels.gate, gate_up, "silu")
         yield Case(f"gate of {num_tokens} x {ffn}", run, gated, 6 * num_tokens * ffn)
 
 

@@ -151,7 +151,7 @@ def test_windows_of_layers_go_with_it(kernels: Kernels, wide_file: Callable[...,
         )
         for block, window in zip(llama.blocks, config.windows, strict=True)
     )
-    native = NativeLayers.if_plain(config, [block.parts for block in blocks])
+    native = NativeLayers.if_native(config, [block.parts for block in blocks])
     changed = replace(llama, config=config, blocks=blocks, native=native)
     numbers = list(range(8))
     expected = Rows(replace(changed, native=None), torch.float32, numbers).computed(3)
@@ -177,7 +177,7 @@ def test_what_it_would_leave_out_is_computed_by_forwards(
         return NativeDecoder.if_plain(replace(llama, **changes), cache) is not None
 
     assert is_plain()
-    for field in ("embedding_scale", "logit_divisor", "logit_cap"):
+    for field in ("embedding_scale", "logit_divisor", "logit_cap", "local_rope_base"):
         scaled: dict[str, Any] = {field: 2.0}
         assert not is_plain(config=replace(llama.config, **scaled))
     assert not is_plain(native=None)

@@ -16,6 +16,7 @@ from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.native_layers import FEW_TOKENS, NativeLayers
+from llama_herd.model.shape.families import FAMILIES
 from llama_herd.model.tiling import SHORT_TOKENS
 from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.linear import Linear, NativeSegment
@@ -141,7 +142,7 @@ def test_windows_scales_and_caps_go_with_it(
         for block, window in zip(llama.blocks, windows, strict=True)
     ]
     config = replace(llama.config, windows=windows, residual_scale=0.22)
-    native = NativeLayers.if_plain(config, [block.parts for block in blocks])
+    native = NativeLayers.if_native(config, [block.parts for block in blocks])
     assert native is not None
     changed = replace(llama, config=config, blocks=tuple(blocks), native=native)
     found, plain = steps(changed, dtype, 3), steps(llama, dtype, 3)
@@ -151,8 +152,8 @@ def test_windows_scales_and_caps_go_with_it(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("family", ["Qwen 2", "Qwen 3"])
-def test_biases_and_norms_of_heads_go_with_it(
+@pytest.mark.parametrize("family", [family.name for family in FAMILIES])
+def test_each_family_goes_with_it(
     kernels: Kernels,
     family_file: Callable[[str], Path],
     num_calls: list[int],
@@ -181,7 +182,7 @@ def test_biases_of_any_matrix_go_with_it(
     attention = replace(last.attention, output=biased(last.attention.output))
     mlp = replace(last.mlp, gate_up=biased(last.mlp.gate_up), down=biased(last.mlp.down))
     blocks = first, replace(last, attention=attention, mlp=mlp)
-    native = NativeLayers.if_plain(llama.config, [block.parts for block in blocks])
+    native = NativeLayers.if_native(llama.config, [block.parts for block in blocks])
     assert native is not None
     changed = replace(llama, blocks=blocks, native=native)
     for num_rows in (1, 5, FEW_TOKENS + 1):
@@ -190,15 +191,3 @@ def test_biases_of_any_matrix_go_with_it(
         assert not found[0].equal(steps(llama, dtype, num_rows)[0])
         for whole, one_by_one in zip(found, steps(in_parts(changed), dtype, num_rows), strict=True):
             assert whole.equal(one_by_one)
-
-
-@pytest.mark.parametrize("family", [{"post_norms": True}, {"activation": "gelu_pytorch_tanh"}], ids=str)
-def test_layers_of_another_kind_have_no_such_call(
-    kernels: Kernels, wide_file: Callable[..., Path], family: dict[str, Any]
-) -> None:
-    """What the call leaves out would be wrong in silence."""
-    llama = load(wide_file("Q4_0"), kernels, torch.float32)
-    config, layers = llama.config, [block.parts for block in llama.blocks]
-    assert NativeLayers.if_plain(config, layers) is not None
-    other = replace(config, family=replace(config.family, **family))
-    assert NativeLayers.if_plain(other, layers) is None

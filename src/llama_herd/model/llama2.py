@@ -28,7 +28,7 @@ from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.kernels.elementwise import RowKernels
 from llama_herd.model.kernels.rotation import RotationKernel
 from llama_herd.model.loader import WeightLoader
-from llama_herd.model.native_layers import LayerParts, NativeLayers
+from llama_herd.model.native_layers import LayerParts, NativeLayers, Vectors
 from llama_herd.model.shape.purpose import Generates
 from llama_herd.model.tiling import FREE, Tiling
 from llama_herd.model.weights.form import WeightForm
@@ -133,7 +133,7 @@ class Mlp:
 
     gate_up: Linear  # C to F + F
     down: Linear  # F to C
-    activation: Callable[[Tensor], Tensor] = silu
+    activation: str = "silu"
     native: RowKernels | None = None
 
     @classmethod
@@ -143,16 +143,17 @@ class Mlp:
         return cls(
             loader.linear(*(f"{prefix}_{part}.weight" for part in parts)),
             loader.linear(f"{prefix}_down.weight"),
-            ACTIVATIONS[family.activation],
+            family.activation,
             loader.form.kernels.elementwise,
         )
 
     def __call__(self, x: Tensor) -> Tensor:
         gate_up = self.gate_up(x)  # (T, F + F)
-        if self.native is not None and self.activation is silu and self.native.takes(gate_up):
-            return self.down(self.native.swiglu(gate_up))
+        native = self.native
+        if native is not None and self.activation in native.activations and native.takes(gate_up):
+            return self.down(native.gate(gate_up, self.activation))
         gate, up = gate_up.chunk(2, dim=-1)  # (T, F) each
-        return self.down(self.activation(gate) * up)  # (T, C)
+        return self.down(ACTIVATIONS[self.activation](gate) * up)  # (T, C)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,12 +171,13 @@ class Block:
 
     @property
     def parts(self) -> LayerParts:
-        """All of it, if it is of the usual kind."""
+        """All of it but its scale."""
         attention, mlp = self.attention, self.mlp
-        norms = self.attention_norm.weight, self.mlp_norm.weight
-        head_norm = None if attention.qk_norm is None else attention.qk_norm.weight
         linears = attention.qkv, attention.output, mlp.gate_up, mlp.down
-        return LayerParts(norms, head_norm, linears, attention.scoring)
+        optional = self.attention_post_norm, self.mlp_post_norm, attention.qk_norm
+        weights = (None if norm is None else norm.weight for norm in optional)
+        norms = Vectors(self.attention_norm.weight, self.mlp_norm.weight, *weights)
+        return LayerParts(norms, linears, attention.scoring, mlp.activation)
 
     @property
     def is_native(self) -> bool:
@@ -261,7 +263,7 @@ class Llama:
             loader.vector("output_norm.weight"), file.config.rms_eps, loader.form.kernels.elementwise
         )
         output = Linear((embedding,)) if tied else loader.linear("output.weight") if generates else None
-        native = NativeLayers.if_plain(file.config, [block.parts for block in blocks])
+        native = NativeLayers.if_native(file.config, [block.parts for block in blocks])
         return cls(file.config, tiling, embedding, tuple(blocks), native, norm, output, loader.finish())
 
     def settle(self) -> None:
@@ -294,7 +296,7 @@ class Llama:
         if config.embedding_scale != 1:
             x = x * config.embedding_scale
         if self.native is not None and self.native.takes(x, batch, cache):
-            return self.native(x, rope, batch, cache, on_layer)
+            return self.native(x, rope, local_rope, batch, cache, on_layer)
         for block in self.blocks:
             x = block(x, local_rope if block.has_window else rope, batch, cache)  # (T, C)
             if on_layer is not None:

@@ -117,7 +117,7 @@ class NativeDecoder:
         """Take a model whose layers are native ones, and so are its embedding and its output."""
         layers, embedding, output, config = llama.native, llama.embedding, llama.output, llama.config
         is_scaled = config.embedding_scale != 1 or config.logit_divisor != 1 or config.logit_cap != 0
-        if layers is None or is_scaled or llama.tiling.is_fixed:
+        if layers is None or is_scaled or config.local_rope_base or llama.tiling.is_fixed:
             return None
         if output is None or not output.is_native or output.bias is not None:
             return None

@@ -1,4 +1,4 @@
-"""NativeLayers: the decoder layers of a usual model in native calls.
+"""NativeLayers: the decoder layers of a model in native calls.
 
 What lies between two calls is Python's work, and memory that has to come up to speed again: together a
 quarter of a step of one row. Shapes: T tokens of the ragged batch, C hidden size, K kv heads, D head dim.
@@ -17,6 +17,7 @@ from llama_herd.model.batch import AnyBatch
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.kernels.attention import AttentionCall, attention_call
+from llama_herd.model.kernels.elementwise import ACTIVATION_NUMBERS
 from llama_herd.model.kernels.library import DTYPES, NUMBER, POINTER, members
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.kernels.rotation import RotationCall, rotation_call
@@ -30,13 +31,23 @@ FEW_TOKENS = 64
 MAX_MATRICES = 3
 
 
-class LayerParts(NamedTuple):
-    """What a usual layer consists of."""
+class Vectors(NamedTuple):
+    """The weights of a layer's norms, in float32."""
 
-    norms: tuple[Tensor, Tensor]  # before attention and MLP, (C,) each
-    head_norm: Tensor | None  # of queries and keys, (H + K, D)
+    attention_norm: Tensor  # (C,)
+    mlp_norm: Tensor  # (C,)
+    attention_post_norm: Tensor | None = None  # of what attention adds, (C,)
+    mlp_post_norm: Tensor | None = None  # of what the MLP adds, (C,)
+    head_norm: Tensor | None = None  # of queries and keys, (H + K, D)
+
+
+class LayerParts(NamedTuple):
+    """What a layer consists of."""
+
+    norms: Vectors
     linears: tuple[Linear, Linear, Linear, Linear]  # QKV, output, gate and up, down
     scoring: Scoring
+    activation: str = "silu"
 
 
 class MatrixPointer(ctypes.Structure):
@@ -66,18 +77,18 @@ class _LayerPointer(ctypes.Structure):
     """herd::Layer: a layer's parts, which must live as long."""
 
     _fields_ = members(
-        (POINTER, "attention_norm mlp_norm head_norm"),
+        (POINTER, " ".join(Vectors._fields)),
         (MatrixPointers, "qkv output gate_up down"),
-        (NUMBER, "columns window"),
+        (NUMBER, "columns window activation"),
         (ctypes.c_float, "eps residual_scale"),
     )
 
     @classmethod
     def to(cls, layer: LayerParts, *scales: float) -> Self:
-        vectors = *layer.norms, layer.head_norm
-        pointers = [None if vector is None else vector.data_ptr() for vector in vectors]
+        pointers = [None if vector is None else vector.data_ptr() for vector in layer.norms]
         linears = map(MatrixPointers.to, layer.linears)
-        return cls(*pointers, *linears, len(layer.norms[0]), layer.scoring.window, *scales)
+        numbers = len(layer.norms.attention_norm), layer.scoring.window, ACTIVATION_NUMBERS[layer.activation]
+        return cls(*pointers, *linears, *numbers, *scales)
 
 
 class _Step(ctypes.Structure):
@@ -86,7 +97,7 @@ class _Step(ctypes.Structure):
     _fields_ = members(
         (POINTER, "x y"),
         (NUMBER, "tokens"),
-        (ctypes.POINTER(RotationCall), "rotation"),
+        (ctypes.POINTER(RotationCall), "rotation local_rotation"),
         (ctypes.POINTER(AttentionCall), "attention spans"),
         (POINTER, "span_counts"),
         (NUMBER, "layer_stride"),
@@ -116,11 +127,9 @@ class NativeLayers:
         self._pointers = (_LayerPointer * len(layers))(*pointers)
 
     @classmethod
-    def if_plain(cls, config: LlamaConfig, layers: Sequence[LayerParts]) -> Self | None:
-        """Take the layers of a model if they are usual and native kernels multiply by all their matrices."""
+    def if_native(cls, config: LlamaConfig, layers: Sequence[LayerParts]) -> Self | None:
+        """Take the layers of a model if native kernels multiply by all their matrices."""
         D = config.head_dim
-        if not config.family.has_usual_block or config.local_rope_base:
-            return None
         if D % 2 or D > MAX_HEAD_DIM:
             return None
         if not all(linear.is_native for layer in layers for linear in layer.linears):
@@ -162,13 +171,22 @@ class NativeLayers:
         )
 
     def __call__(
-        self, x: Tensor, rope: Rope, batch: AnyBatch, cache: Cache, on_layer: Callable[[], None] | None = None
+        self,
+        x: Tensor,
+        rope: Rope,
+        local_rope: Rope,
+        batch: AnyBatch,
+        cache: Cache,
+        on_layer: Callable[[], None] | None = None,
     ) -> Tensor:
-        """Return x (T, C) after all layers. `on_layer` is called after each, or of few tokens at the end."""
+        """Return x (T, C) after all layers. `on_layer` is called after each, or of few tokens at the end.
+
+        `local_rope` is that of layers with a window.
+        """
         cached = cache.storage[:, 0]  # (2, K, pages, PAGE_TOKENS, D)
         num_threads = self.kernels.threads
         y = torch.empty_like(x)
-        rotation = rotation_call(self.num_heads, *rope, cached, batch.cells)
+        rotations = (rotation_call(self.num_heads, *one, cached, batch.cells) for one in (rope, local_rope))
         attention = attention_call(self.num_heads, cached, batch.seen, self.scoring, num_threads)
         spans, span_counts = AttentionCall(), 0
         if not batch.is_short:
@@ -178,7 +196,7 @@ class NativeLayers:
             x.data_ptr(),
             y.data_ptr(),
             len(x),
-            *map(ctypes.pointer, (rotation, attention, spans)),
+            *map(ctypes.pointer, (*rotations, attention, spans)),
             span_counts,
             cache.storage.stride(1),
             self.kernels.kernel_for(x.dtype, len(x)),

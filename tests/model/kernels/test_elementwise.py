@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from llama_herd.model.kernels.elementwise import Elementwise, exact_norm, exact_swiglu, is_close
+from llama_herd.model.kernels.elementwise import (
+    ACTIVATION_NUMBERS,
+    Elementwise,
+    exact_norm,
+    is_close,
+    is_gated_right,
+)
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.llama2 import Mlp, RMSNorm
 from tests.closeness import assert_close
@@ -23,6 +29,7 @@ def two_threads(threads: None) -> None:
 
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+ACTIVATIONS = pytest.mark.parametrize("activation", ACTIVATION_NUMBERS)
 COLUMNS = pytest.mark.parametrize("columns", [1, 7, 8, 16, 31, 64, 100, 2048])
 
 
@@ -37,23 +44,31 @@ def test_they_say_what_float64_says(
         x, weight = (torch.randn(num_rows, 2 * columns) * size).to(dtype), torch.randn(2 * columns)
         assert is_close(native.norm(x, weight, 1e-5), exact_norm(x, weight, 1e-5))
         small = x.clamp(-80, 80)  # beyond, silu is no number of float32 to its last digits
-        assert is_close(native.swiglu(small), exact_swiglu(small))
+        for activation in native.activations:
+            assert is_gated_right(native, small, activation)
 
 
 @DTYPES
+@ACTIVATIONS
 @pytest.mark.usefixtures("two_threads")
-def test_a_row_has_the_same_bits_alone_and_among_others(native: Elementwise, dtype: torch.dtype) -> None:
+def test_a_row_has_the_same_bits_alone_and_among_others(
+    native: Elementwise, dtype: torch.dtype, activation: str
+) -> None:
     x, weight = torch.randn(40, 4098).to(dtype), torch.randn(4098)
-    normed, gated = native.norm(x, weight, 1e-5), native.swiglu(x)
+    normed, gated = native.norm(x, weight, 1e-5), native.gate(x, activation)
     for row in range(len(x)):
         alone = x[row : row + 1]
         assert native.norm(alone, weight, 1e-5)[0].equal(normed[row])
-        assert native.swiglu(alone)[0].equal(gated[row])
+        assert native.gate(alone, activation)[0].equal(gated[row])
 
 
-def test_gates_far_from_zero_are_open_or_shut(native: Elementwise) -> None:
-    gates = torch.tensor([[100.0, 1e30, -100.0, -1e5, torch.nan]])
-    gated = native.swiglu(torch.cat((gates, torch.full_like(gates, 2.0)), dim=1))[0]
+@DTYPES
+@ACTIVATIONS
+def test_gates_far_from_zero_are_open_or_shut(
+    native: Elementwise, activation: str, dtype: torch.dtype
+) -> None:
+    gates = torch.tensor([[100.0, 1e30, -100.0, -1e5, torch.nan]], dtype=dtype)
+    gated = native.gate(torch.cat((gates, torch.full_like(gates, 2.0)), dim=1), activation)[0]
     assert gated[:2].tolist() == [200.0, gates[0, 1] * 2]
     assert gated[2:4].abs().max() < 1e-30
     assert gated[4].isnan()
@@ -69,7 +84,8 @@ def test_what_is_not_finite_stays_in_its_row(native: Elementwise) -> None:
 
 
 @DTYPES
-def test_layers_say_what_they_say_without(native: Elementwise, dtype: torch.dtype) -> None:
+@ACTIVATIONS
+def test_layers_say_what_they_say_without(native: Elementwise, dtype: torch.dtype, activation: str) -> None:
     x, weight = torch.randn(9, 64).to(dtype), torch.randn(64)
     rounding = 1e-6 if dtype is torch.float32 else 2**-7
     plain, found = RMSNorm(weight, 1e-5)(x), RMSNorm(weight, 1e-5, native)(x)
@@ -78,9 +94,8 @@ def test_layers_say_what_they_say_without(native: Elementwise, dtype: torch.dtyp
     def same(x: torch.Tensor) -> torch.Tensor:
         return x
 
-    mlp: list[torch.Tensor] = [Mlp(same, same, native=kernel)(x) for kernel in (None, native)]  # type: ignore[arg-type]
+    mlp: list[torch.Tensor] = [Mlp(same, same, activation, kernel)(x) for kernel in (None, native)]  # type: ignore[arg-type]
     assert_close(mlp[1], mlp[0], atol=rounding, rtol=rounding)
-    assert Mlp(same, same, torch.neg, native)(x).equal(-x[:, :32] * x[:, 32:])  # type: ignore[arg-type]
 
 
 def test_what_they_are_not_made_for_is_not_taken(native: Elementwise) -> None:

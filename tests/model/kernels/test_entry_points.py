@@ -24,7 +24,7 @@ from llama_herd.model.kernels.draw import ROOM
 from llama_herd.model.kernels.native import Kernel, Kernels
 from llama_herd.model.kernels.tiles import block_size, blocks_of, random_tiles
 from llama_herd.model.native_decoder import NativeDecoder, Token
-from llama_herd.model.native_layers import LayerParts, NativeLayers
+from llama_herd.model.native_layers import LayerParts, NativeLayers, Vectors
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.weights.linear import Linear, NativeSegment
 from tests.model.kernels.fences import between_fences
@@ -137,11 +137,13 @@ def test_norms_and_gates(kernels: Kernels, dtype: torch.dtype, columns: int) -> 
     for num_rows in (1, 3, 300):
         x = torch.randn(num_rows, 2 * columns).to(dtype)
         between_fences(lambda x, weight: rows.norm(x, weight, 1e-5), x, torch.randn(2 * columns))
-        between_fences(rows.swiglu, x)
+        for activation in rows.activations:
+            between_fences(partial(rows.gate, activation=activation), x)
         x[0] = torch.inf
         x[-1] = torch.nan
         between_fences(lambda x, weight: rows.norm(x, weight, 1e-5), x, torch.randn(2 * columns))
-        between_fences(rows.swiglu, x)
+        for activation in rows.activations:
+            between_fences(partial(rows.gate, activation=activation), x)
     assert rows.norm(torch.empty(0, columns), torch.ones(columns), 1e-5).shape == (0, columns)
 
 
@@ -332,6 +334,7 @@ class Shape:
     gate_up: str
     down: str
     is_qwen: bool = False  # has a bias, and a norm of heads
+    is_gemma: bool = False  # has norms of what is added, another gate, and a window
 
     def matrices(self) -> list[list[tuple[int, int, GGMLType]]]:
         """Rows, columns and type of each matrix, by what they are multiplied by."""
@@ -343,32 +346,35 @@ class Shape:
             for (rows, columns), types in zip(sizes, names, strict=True)
         ]
 
-    def vectors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Norms of attention and MLP, that of heads, and the bias."""
+    def vectors(self) -> list[Tensor]:
+        """Norms of attention and MLP, those of what they add, that of heads, and the bias."""
         heads, kv_heads, D = self.heads, self.kv_heads, self.head_dim
-        norms = torch.randn(self.hidden), torch.randn(self.hidden)
-        return *norms, torch.randn(heads + kv_heads, D), torch.randn((heads + 2 * kv_heads) * D)
+        norms = [torch.randn(self.hidden) for _ in range(4)]
+        return [*norms, torch.randn(heads + kv_heads, D), torch.randn((heads + 2 * kv_heads) * D)]
 
     def parts(self, kernels: Kernels, *given: Tensor) -> LayerParts:
         """A layer of its vectors, and tiles."""
-        *norms, head_norm, bias = given[:4]
-        next_tiles, parts = iter(given[4:]), self.matrices()
+        *norms, head_norm, bias = given[:6]
+        next_tiles, parts = iter(given[6:]), self.matrices()
         qkv, output, gate_up, down = (
             Linear(tuple(segment(kernels, next(next_tiles), rows, type) for rows, _, type in part))
             for part in parts
         )
-        if not self.is_qwen:
-            return LayerParts((norms[0], norms[1]), None, (qkv, output, gate_up, down), Scoring())
-        biased = replace(qkv, bias=bias), output, gate_up, down
-        return LayerParts((norms[0], norms[1]), head_norm, biased, Scoring())
+        linears = replace(qkv, bias=bias if self.is_qwen else None), output, gate_up, down
+        vectors = Vectors(norms[0], norms[1], head_norm=head_norm if self.is_qwen else None)
+        if self.is_gemma:
+            vectors = vectors._replace(attention_post_norm=norms[2], mlp_post_norm=norms[3])
+        activation = "gelu_pytorch_tanh" if self.is_gemma else "silu"
+        return LayerParts(vectors, linears, Scoring(window=9 if self.is_gemma else 0), activation)
 
     def call(self, kernels: Kernels, x: Tensor, *others: Tensor) -> Tensor:
         """What comes out of the layer for vectors, cos, sin, cells, cache, what is seen, and tiles."""
-        vectors, (cos, sin, cells, cached, *rest) = others[:4], others[4:]
+        vectors, (cos, sin, cells, cached, *rest) = others[:6], others[6:]
         parts = self.parts(kernels, *vectors, *rest[4:])
         batch: Any = SimpleNamespace(cells=cells, seen=Seen(*rest[:4]), is_short=True)
         cache: Any = SimpleNamespace(storage=cached.unsqueeze(1))
-        return NativeLayers(kernels, [parts], self.heads, 1e-5)(x, Rope(cos, sin), batch, cache)
+        rope = Rope(cos, sin)
+        return NativeLayers(kernels, [parts], self.heads, 1e-5)(x, rope, rope, batch, cache)
 
 
 LAYERS = [
@@ -380,6 +386,7 @@ LAYERS = [
     Shape(4, 2, 64, 256, 768, "Q4_K Q6_K", "Q6_K", "Q6_K", "Q6_K"),
     Shape(2, 2, 128, 512, 256, "Q6_K", "Q4_K", "Q4_K", "Q4_K"),
     Shape(3, 1, 96, 288, 160, "Q8_0", "Q8_0", "Q8_0", "Q8_0", is_qwen=True),
+    Shape(3, 1, 96, 288, 160, "Q8_0", "Q8_0", "Q8_0", "Q8_0", is_gemma=True),
     Shape(4, 2, 64, 512, 768, "Q5_K IQ4_XS", "Q3_K", "Q2_K Q3_K", "IQ4_XS"),
 ]
 
@@ -465,7 +472,7 @@ DRIVEN = {
     "herd_attend": test_attention,
     "herd_attend_spans": test_attention_of_prompts,
     "herd_norm": test_norms_and_gates,
-    "herd_swiglu": test_norms_and_gates,
+    "herd_gate": test_norms_and_gates,
     "herd_rotate": test_rotation,
     "herd_draw": test_draws,
     "herd_largest": test_the_largest_logits,

@@ -54,7 +54,7 @@ def test_tokens_of_a_large_batch(kernels: Kernels) -> None:
     rows, (num_tokens, columns) = kernels.elementwise, (64, 8_192)
     assert rows is not None
     x, weight = torch.randn(num_tokens, columns).bfloat16(), torch.randn(columns)
-    normed, gated = rows.norm(x, weight, 1e-5), rows.swiglu(x)
+    normed, gated = rows.norm(x, weight, 1e-5), rows.gate(x, "silu")
     with (
         repeated(x, count_of(x)) as batch,
         repeated(x, count_of(x)) as out,
@@ -63,7 +63,7 @@ def test_tokens_of_a_large_batch(kernels: Kernels) -> None:
         patch.setattr(torch, "empty_like", lambda _: out.flatten(0, 1))
         assert rows.norm(batch.flatten(0, 1), weight, 1e-5)[-num_tokens:].equal(normed)
         patch.setattr(Tensor, "new_empty", lambda _, *size: out.view(-1, columns // 2)[: size[0]])
-        assert rows.swiglu(batch.flatten(0, 1))[-num_tokens:].equal(gated)
+        assert rows.gate(batch.flatten(0, 1), "silu")[-num_tokens:].equal(gated)
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=str)

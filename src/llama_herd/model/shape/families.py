@@ -62,14 +62,6 @@ class Family:
     #: Keys that config.json may have as null: then it is without what they state, whatever their default.
     nullable: frozenset[str] = frozenset()
 
-    @property
-    def has_usual_block(self) -> bool:
-        """Whether its blocks compute what Llama 2's do, with or without biases and norms of heads."""
-        return all(getattr(self, name) == getattr(LLAMA, name) for name in OF_A_BLOCK)
-
-
-#: Fields that change how a block computes; others are of how weights are stored, of parts, and of numbers.
-OF_A_BLOCK = ("post_norms", "activation")
 
 #: A null number of KV heads is that of the heads, a null head size their share of the hidden size.
 HEADS = frozenset({"num_key_value_heads"})

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from llama_herd.model.kernels.elementwise import exact_norm, exact_swiglu
+from llama_herd.model.kernels.elementwise import exact_gate, exact_norm
 from llama_herd.model.kernels.gpu.plain import ROUNDING, is_rounded
 from llama_herd.model.pages import PAGE_TOKENS
 
@@ -27,9 +27,9 @@ def test_rows_are_normalised_added_and_gated(device: torch.device, dtype: torch.
         assert is_rounded(total, x.double() + 0.25 * added.double(), 30.0)
         assert is_rounded(normed, exact_norm(total, weight, 1e-5))
         wide = torch.randn(num_rows, 2 * columns, device=device).mul(3).to(dtype)
-        gated = kernels.swiglu(wide)
+        gated = kernels.gate(wide, "silu")
         assert gated.shape == (num_rows, columns)
-        assert is_rounded(gated, exact_swiglu(wide))
+        assert is_rounded(gated, exact_gate(wide, "silu"))
 
 
 def test_large_numbers_overflow_nothing(device: torch.device) -> None:
@@ -38,7 +38,7 @@ def test_large_numbers_overflow_nothing(device: torch.device) -> None:
     x = torch.full((2, 64), 3e4, dtype=torch.float16, device=device)
     assert TritonElementwise().norm(x, torch.ones(64, device=device), 1e-5).isfinite().all()
     gates = torch.tensor([[-16384.0, 16384.0, 1.0, 2.0]], dtype=torch.bfloat16, device=device)
-    assert TritonElementwise().swiglu(gates).tolist() == [[0.0, 32768.0]]
+    assert TritonElementwise().gate(gates, "silu").tolist() == [[0.0, 32768.0]]
 
 
 @pytest.mark.parametrize("heads", [(4, 4, 64), (6, 2, 80), (5, 1, 16), (1, 1, 256)], ids=str)

@@ -58,7 +58,7 @@ def test_what_computes_wrong_is_not_taken(device: torch.device, monkeypatch: pyt
     monkeypatch.setitem(products.FORMS, GGMLType.Q4_0, products.Form(2, 32, 16))  # of other columns
     monkeypatch.setattr(attention, "BLOCK_KEYS", 128)  # more than a page
     monkeypatch.setattr(span_attention, "TILES", {256: (16, 128)})
-    monkeypatch.setattr(rows.TritonElementwise, "swiglu", lambda self, x: x[:, : x.shape[1] // 2])
+    monkeypatch.setattr(rows.TritonElementwise, "gate", lambda self, x, activation: x[:, : x.shape[1] // 2])
     monkeypatch.setattr(rows, "turning", lambda *_: lambda: None)
     kernels = checked(device)
     parts = ("attention", "prompts", "rows", "RoPE", "Q4_0")

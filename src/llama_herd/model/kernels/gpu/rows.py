@@ -3,7 +3,9 @@
 Shapes: T tokens of the ragged batch, C hidden size, F ffn size, H heads, K kv heads, D head dim.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import triton
@@ -103,6 +105,8 @@ TURNED_HEADS = 8
 class TritonElementwise:
     """`RowKernels` on a card."""
 
+    activations: ClassVar[Container[str]] = frozenset({"silu"})
+
     def takes(self, x: Tensor) -> bool:
         return x.dim() == 2 and x.dtype in DTYPES and x.is_contiguous() and x.shape[1] <= 2 * MAX_COLUMNS
 
@@ -118,7 +122,7 @@ class TritonElementwise:
         adding(x, added.contiguous(), weight, total, y, eps, alpha)()
         return total, y
 
-    def swiglu(self, gate_up: Tensor) -> Tensor:
+    def gate(self, gate_up: Tensor, activation: str) -> Tensor:
         y = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
         gating(gate_up, y)()
         return y

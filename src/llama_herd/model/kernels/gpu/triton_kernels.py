@@ -15,7 +15,7 @@ from torch import Tensor
 
 from llama_herd.model.attention_inputs import Scoring, Seen, SeenSpans
 from llama_herd.model.kernels.dequantize import dequantize
-from llama_herd.model.kernels.elementwise import exact_norm, exact_swiglu
+from llama_herd.model.kernels.elementwise import exact_gate, exact_norm
 from llama_herd.model.kernels.gpu.attention import TritonAttention, launches
 from llama_herd.model.kernels.gpu.block_parts import PARTED_TYPES, BlockParts
 from llama_herd.model.kernels.gpu.needs import Needs
@@ -182,7 +182,7 @@ def _does_rows_right(needs: Needs, device: torch.device) -> bool:
         is_rounded(kernels.norm(x, weight, 1e-5), exact_norm(x, weight, 1e-5))
         and is_rounded(total, x.double() + 0.5 * added.double(), 6 * float(added.abs().max()))
         and is_rounded(normed, exact_norm(total, weight, 1e-5))
-        and is_rounded(kernels.swiglu(gate_up), exact_swiglu(gate_up))
+        and is_rounded(kernels.gate(gate_up, "silu"), exact_gate(gate_up, "silu"))
     )
 
 

@@ -113,7 +113,7 @@ class DecodeRun {
     a.num_rows = tokens_;
     a.num_threads = step_.num_threads;
     const Attention no_spans{};
-    const LayerStep step{x_, y_, tokens_, &r, &a, &no_spans, nullptr, decoder_.layer_stride, step_.kernel,
+    const LayerStep step{x_, y_, tokens_, &r, &r, &a, &no_spans, nullptr, decoder_.layer_stride, step_.kernel,
                          step_.num_threads};
     return run_layers<Number>(decoder_.layers, 0, decoder_.num_layers, step);
   }

@@ -1,4 +1,4 @@
-// What a layer does with its rows besides products and attention: RMSNorm and SwiGLU, in float32, each row alone.
+// What a layer does with its rows besides products and attention: RMSNorm and gates, in float32, each row alone.
 #pragma once
 
 #include "attend_vector.h"
@@ -73,40 +73,58 @@ static void norm_row(const void* argument, int64_t row) {
                job.eps);
 }
 
-// x / (1 + e^-x)
-static inline Floats silu(Floats x) {
+// 1 / (1 + e^-x)
+static inline Floats sigmoid(Floats x) {
   const Words sign = all_words(0x80000000);
   const Floats one = all(1.0f), small = exponential(as_floats(masked_or(all_words(0xffffffff), as_words(x), sign)));
   const Floats part = as_floats(choose(spread_signs(as_words(x)), as_words(small), as_words(one)));
-  return multiply(x, divide(part, add(one, small)));
+  return divide(part, add(one, small));
 }
 
 #ifdef __AVX512F__
 // The same to 5e-6 of it, in a fifth of the time, for what is rounded to bfloat16 anyway.
-static inline Floats rough_silu(Floats x) {
+static inline Floats rough_sigmoid(Floats x) {
   constexpr float LOG2_E = 1.44269504f, LARGEST = 126;  // beyond, a reciprocal is no normal number
   const Floats power = smaller(all(LARGEST), multiply(x, all(-LOG2_E)));
   const Floats below = add(all(1.0f), power_of_two<5>(power)), guess = _mm512_rcp14_ps(below);
   const Floats wrong = _mm512_fnmadd_ps(below, guess, all(1.0f));
-  return multiply(x, add_product(guess, wrong, guess));
+  return add_product(guess, wrong, guess);
 }
 #else
-static inline Floats rough_silu(Floats x) { return silu(x); }
+static inline Floats rough_sigmoid(Floats x) { return sigmoid(x); }
 #endif
 
-static inline Floats silu_of(Floats x, const float*) { return silu(x); }
-static inline Floats silu_of(Floats x, const uint16_t*) { return rough_silu(x); }
+static inline Floats sigmoid_of(Floats x, const float*) { return sigmoid(x); }
+static inline Floats sigmoid_of(Floats x, const uint16_t*) { return rough_sigmoid(x); }
 
-template <class Number>
-static void swiglu_row(const void* argument, int64_t row) {
+// An activation is x * sigmoid(this): of silu it is x, of gelu_pytorch_tanh 2 sqrt(2 / pi) (x + 0.044715 x^3).
+enum class Activation : int64_t { SILU = 0, GELU_TANH = 1 };
+
+template <Activation ACTIVATION>
+static inline Floats steepened(Floats x) {
+  constexpr float SLOPE = 1.59576912f, BEND = 0.07135482f;
+  if (ACTIVATION == Activation::SILU) return x;
+  return multiply(x, add_product(multiply(x, x), all(BEND), all(SLOPE)));
+}
+
+// y = activation(gate) * up
+template <class Number, Activation ACTIVATION>
+static void gated_row(const void* argument, int64_t row) {
   const RowsJob& job = *static_cast<const RowsJob*>(argument);
   const Number* gate = static_cast<const Number*>(job.x) + row * 2 * job.columns;
   const Number* up = gate + job.columns;
   Number* y = static_cast<Number*>(job.y) + row * job.columns;
   for (int64_t at = 0; at < job.columns; at += LANES) {
     const int64_t left = job.columns - at;
-    store_up_to(y + at, multiply(silu_of(load_up_to(gate + at, left), gate), load_up_to(up + at, left)), left);
+    const Floats x = load_up_to(gate + at, left);
+    const Floats activated = multiply(x, sigmoid_of(steepened<ACTIVATION>(x), gate));
+    store_up_to(y + at, multiply(activated, load_up_to(up + at, left)), left);
   }
+}
+
+template <class Number>
+static inline Work gated_row_by(Activation activation) {
+  return activation == Activation::SILU ? gated_row<Number, Activation::SILU> : gated_row<Number, Activation::GELU_TANH>;
 }
 
 // Threads that there is work for: to wake one takes as long as so many numbers.

@@ -1,4 +1,4 @@
-// Decoder layers of the usual kind: what model/llama2.py says of them, in one call.
+// Decoder layers: what model/llama2.py says of them, in one call.
 //
 // Every step is one that Python could call by itself, and gives the same bits. Here nothing lies between two
 // products: a pause of 60 us makes the next one slower by half as long, besides.
@@ -33,11 +33,13 @@ struct Matrices {
 };
 
 struct Layer {
-  const float *attention_norm, *mlp_norm;  // (columns)
-  const float* head_norm;                  // as a Rotation has it
+  const float *attention_norm, *mlp_norm;            // (columns)
+  const float *attention_post_norm, *mlp_post_norm;  // (columns) of what is added, or none
+  const float* head_norm;                            // as a Rotation has it
   Matrices qkv, output, gate_up, down;
   int64_t columns;
   int64_t window;  // keys that a token sees; 0: all
+  Activation activation;
   float eps, residual_scale;
 };
 
@@ -46,11 +48,11 @@ struct LayerStep {
   const void* x;  // (tokens, columns)
   void* y;        // (tokens, columns)
   int64_t tokens;
-  const Rotation* rotation;    // but for qkv
-  const Attention* attention;  // of single tokens, but for q and y
-  const Attention* spans;      // of prompts, likewise
-  const int64_t* span_counts;  // their tokens
-  int64_t layer_stride;        // numbers from the keys of a layer to those of the next
+  const Rotation *rotation, *local_rotation;  // but for qkv; the local one of layers with a window
+  const Attention* attention;                 // of single tokens, but for q and y
+  const Attention* spans;                     // of prompts, likewise
+  const int64_t* span_counts;                 // their tokens
+  int64_t layer_stride;                       // numbers from the keys of a layer to those of the next
   int kernel, num_threads;
 };
 
@@ -125,12 +127,12 @@ class LayerRun {
     rotate(qkv);
     if (!attend_to(qkv, qkv_rows, attended)) return false;
     if (!multiply_by(layer_.output, attended, attended_columns, middle)) return false;
-    rows(add_row<Number>, {x_, nullptr, middle, step_.tokens, columns, 0, layer_.residual_scale});
+    add(x_, layer_.attention_post_norm, middle);
     norm(middle, layer_.mlp_norm, normed);
     if (!multiply_by(layer_.gate_up, normed, columns, gate_up)) return false;
-    rows(swiglu_row<Number>, {gate_up, nullptr, gated, step_.tokens, ffn, 0});
+    rows(gated_row_by<Number>(layer_.activation), {gate_up, nullptr, gated, step_.tokens, ffn, 0});
     if (!multiply_by(layer_.down, gated, ffn, step_.y)) return false;
-    rows(add_row<Number>, {middle, nullptr, step_.y, step_.tokens, columns, 0, layer_.residual_scale});
+    add(middle, layer_.mlp_post_norm, step_.y);
     return true;
   }
 
@@ -145,6 +147,12 @@ class LayerRun {
     rows(norm_row<Number>, {x, weight, y, step_.tokens, layer_.columns, layer_.eps});
   }
 
+  // y = x + scale * y, where y is normalised before if it has a weight for that.
+  void add(const void* x, const float* post_norm, void* y) const {
+    if (post_norm != nullptr) norm(y, post_norm, y);
+    rows(add_row<Number>, {x, nullptr, y, step_.tokens, layer_.columns, 0, layer_.residual_scale});
+  }
+
   bool multiply_by(const Matrices& matrices, const void* x, int64_t columns, void* y) const {
     return multiply_all<Number, Number>(matrices, x, columns, y, step_.tokens, step_.kernel, step_.num_threads);
   }
@@ -153,7 +161,7 @@ class LayerRun {
   const void* of_layer(const void* first) const { return static_cast<const Number*>(first) + offset_; }
 
   void rotate(void* qkv) const {
-    Rotation r = *step_.rotation;
+    Rotation r = layer_.window ? *step_.local_rotation : *step_.rotation;
     r.qkv = qkv;
     r.keys = of_layer(r.keys);
     r.values = of_layer(r.values);

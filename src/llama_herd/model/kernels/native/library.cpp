@@ -58,11 +58,12 @@ API void herd_norm(const void* x, const float* weight, void* y, int64_t rows, in
                  num_threads);
 }
 
-// y (rows, columns) = silu(gate) * up, where x has a row of both.
-API void herd_swiglu(const void* x, void* y, int64_t rows, int64_t columns, bool is_bfloat16, int num_threads) {
+// y (rows, columns) = activation(gate) * up, where x has a row of both.
+API void herd_gate(const void* x, void* y, int64_t rows, int64_t columns, herd::Activation activation,
+                   bool is_bfloat16, int num_threads) {
   const herd::RowsJob job{x, nullptr, y, rows, columns, 0};
-  herd::run_rows(is_bfloat16 ? herd::swiglu_row<uint16_t> : herd::swiglu_row<float>, &job, rows, columns,
-                 num_threads);
+  const herd::Work work = is_bfloat16 ? herd::gated_row_by<uint16_t>(activation) : herd::gated_row_by<float>(activation);
+  herd::run_rows(work, &job, rows, columns, num_threads);
 }
 
 // Turn queries and keys, and put keys and values into the cache.
