@@ -48,7 +48,7 @@ WRONG: dict[str, Any] = {
     "too long": JOB | {"prompt": f"a {CANARY}" * 1000},
     "two prompts": JOB | {"messages": [{"role": "user", "content": CANARY}]},
     "no expression": JOB | {"structured_outputs": {"regex": f"{CANARY}("}},
-    "not supported": JOB | {"structured_outputs": {"json": {"properties": {CANARY: {"not": {"type": "null"}}}}}},
+    "not supported": JOB | {"structured_outputs": {"json": {"properties": {CANARY: {"if": {}}}}}},
     "refused by the template": CHAT | {"messages": [{"role": CANARY, "content": CANARY}]},
 }
 
