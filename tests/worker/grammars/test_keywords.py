@@ -7,7 +7,7 @@ import pytest
 from jsonschema.validators import SPECIFICATIONS
 
 from llama_herd.worker.grammars.judge import judge_form
-from llama_herd.worker.grammars.keywords import KEYWORDS
+from llama_herd.worker.grammars.narrowed_schema import KEYWORDS
 from tests.worker.grammars.taking import takes
 
 ITEMS = {"items": [{"type": "integer"}]}

@@ -8,6 +8,7 @@ from llguidance import LLMatcher
 
 from llama_herd.worker.grammars.formats import FORMATS, is_annotation
 from llama_herd.worker.grammars.json_grammar import BYTES, json_grammar
+from llama_herd.worker.grammars.listed_values import listed_values
 from llama_herd.worker.grammars.patterns import as_llguidance
 from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, with_parts
 
@@ -74,7 +75,7 @@ def without_property_names(schema: dict[str, Any]) -> dict[str, Any]:
     if patterns := schema.get("patternProperties"):
         is_said = asked.keys() <= _LENGTHS and all(_says(one, asked) for one in patterns)
         return {**rest, "additionalProperties": False} if is_said else schema
-    if (listed := _listed(asked)) is not None:
+    if listed := listed_values(asked):
         properties = {name: others for name in listed if isinstance(name, str)}
         return {**rest, "properties": properties, "additionalProperties": False}
     if (pattern := _pattern_of_names(asked)) is not None:
@@ -87,20 +88,6 @@ def _is_said_of_all_names(key: str, value: object) -> bool:
     if key == "format":
         return isinstance(value, str) and is_annotation(value)
     return key in ("title", "description") or (key, value) == ("type", "string")
-
-
-def _listed(asked: Mapping[str, Any]) -> list[Any] | None:
-    """The names that are asked for, where they are listed and nothing else is said of them."""
-    asked = {key: value for key, value in asked.items() if not _is_said_of_all_names(key, value)}
-    match asked:
-        case {"const": name, **more} if not more:
-            return [name]
-        case {"enum": list(given), **more} if not more:
-            return given
-        case {"anyOf": list(options), **more} if not more:
-            parts = [_listed(one) if isinstance(one, Mapping) else None for one in options]
-            return None if None in parts else [name for part in parts for name in part or ()]
-    return None
 
 
 def _pattern_of_names(asked: Mapping[str, Any]) -> str | None:

@@ -8,14 +8,31 @@ from typing import Any
 from llama_herd.worker.grammars.alternatives import Alternatives
 from llama_herd.worker.grammars.bounds import BOUNDS, check_divisors, is_held, narrowed_bounds
 from llama_herd.worker.grammars.formats import ENCODINGS, format_patterns
-from llama_herd.worker.grammars.keywords import in_order
+from llama_herd.worker.grammars.listed_values import without_unique_items
 from llama_herd.worker.grammars.look_ahead import without_look_ahead
 from llama_herd.worker.grammars.names import narrowed_names, with_own_names, without_property_names
 from llama_herd.worker.grammars.patterns import as_llguidance
 from llama_herd.worker.grammars.references import References
 from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, places, values, with_parts
-from llama_herd.worker.grammars.unique_items import without_unique_items
 
+#: Keywords that say something of a value, or name a schema. Any other is left out: beside a reference
+#: llguidance would take it for a schema of its own, and not follow one that comes back to itself.
+KEYWORDS = frozenset(
+    {
+        *("$anchor", "$defs", "$dynamicAnchor", "$dynamicRef", "$id", "$recursiveAnchor", "$recursiveRef"),
+        *("$ref", "$schema", "$vocabulary", "definitions", "id"),
+        *("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "const", "enum", "type"),
+        *("additionalItems", "contains", "items", "maxContains", "maxItems", "minContains", "minItems"),
+        *("prefixItems", "unevaluatedItems", "uniqueItems"),
+        *("additionalProperties", "dependencies", "dependentRequired", "dependentSchemas", "maxProperties"),
+        *("minProperties", "patternProperties", "properties", "propertyNames", "required"),
+        *("unevaluatedProperties", "format", "maxLength", "minLength", "pattern"),
+        *("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"),
+    }
+)
+#: Of these, those that llguidance takes for schemas of their own, and what stands between two of them for
+#: one, too: it would not read `additionalItems` together with `items`.
+_APPLIED = frozenset({"$ref", "allOf", "anyOf", "const", "enum", "oneOf"})
 #: Characters that no text in an output holds, since JSON writes them by their codes or not at all.
 _UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 #: Keywords whose values are read here before llguidance reads them.
@@ -107,7 +124,7 @@ def _narrowed(schema: Any, path: Path) -> Any:
     if patterns:
         found["pattern"], *more = patterns
         found["allOf"] = [*found.get("allOf", ()), *({"pattern": one} for one in more)]
-    return in_order(found)
+    return _in_order(found)
 
 
 def _patterns(schema: Mapping[str, Any], path: Path) -> list[str]:
@@ -123,3 +140,12 @@ def _patterns(schema: Mapping[str, Any], path: Path) -> list[str]:
     except ValueError as error:
         raise SchemaProblem((*path, key), str(error)) from None
     return [*found, *(f"^(?:{one})$" for one in whole)]
+
+
+def _in_order(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of a schema, what belongs together side by side, in an order that keeps that of names."""
+    keys = [key for key in schema if key in KEYWORDS]
+    applied = [key for key in keys if key in _APPLIED]
+    own = [key for key in keys if key not in _APPLIED]
+    is_behind = "properties" not in own or not applied or keys.index("properties") < keys.index(applied[0])
+    return {key: schema[key] for key in (own + applied if is_behind else applied + own)}

@@ -1,4 +1,4 @@
-"""Arrays whose items differ: `uniqueItems`, which llguidance does not know, said by other keywords."""
+"""Values that a schema lists, and by them `uniqueItems`, which llguidance does not know."""
 
 from collections.abc import Mapping
 from itertools import permutations
@@ -23,7 +23,7 @@ def without_unique_items(schema: dict[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in schema.items() if key != "uniqueItems"}
     if schema["uniqueItems"] is False or schema.get("maxItems", inf) <= 1:
         return rest
-    listed = _listed(rest.pop("items", None))
+    listed = listed_values(rest.pop("items", None))
     most = min(len(listed), schema.get("maxItems", inf))
     if not listed or "prefixItems" in schema or perm(len(listed), most) > MOST_ORDERS:
         return schema
@@ -34,7 +34,7 @@ def without_unique_items(schema: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "allOf": [*rest.get("allOf", ()), {"anyOf": orders}]}
 
 
-def _listed(schema: Any) -> list[Any]:
+def listed_values(schema: Any) -> list[Any]:
     """Different values of which any is one of a schema, and no other; none where they are not listed."""
     match schema:
         case {"const": value, **more}:
@@ -42,7 +42,7 @@ def _listed(schema: Any) -> list[Any]:
         case {"enum": list(found), **more}:
             pass
         case {"anyOf": list(options), **more}:
-            parts = [_listed(one) for one in options]
+            parts = [listed_values(one) for one in options]
             found = [one for part in parts for one in part] if all(parts) else []
         case {"type": "boolean", **more}:
             found = [False, True]
