@@ -256,6 +256,9 @@ def test_a_dict_whose_names_are_bounded_can_be_followed(bounds: dict[str, Any]) 
     assert [takes(answer.text, one) for one in ('{"ab":1}', '{"a":1}')] == [True, False]
 
 
+RECORD = {"type": "object", "patternProperties": {"^a$": True}}
+
+
 @pytest.mark.parametrize(
     ("schema", "other"),
     [
@@ -264,6 +267,8 @@ def test_a_dict_whose_names_are_bounded_can_be_followed(bounds: dict[str, Any]) 
         ({"patternProperties": {"^a$": True}, "properties": {"c": True}}, True),
         ({"patternProperties": {"^a$": True}, "required": ["b"]}, True),
         ({"allOf": [{"patternProperties": {"^a$": True}}, {"properties": {"b": True}}]}, True),
+        ({"properties": {"b": True}, "$ref": "#/$defs/a", "$defs": {"a": RECORD}}, True),
+        ({"properties": {"b": True}, "allOf": [RECORD]}, True),
     ],
 )
 def test_a_record_of_patterns_alone_has_no_other_names(schema: dict[str, Any], other: bool) -> None:

@@ -33,11 +33,15 @@ def narrowed_names(schema: Mapping[str, Any], path: Path) -> dict[str, Any]:
             for name in names:
                 if _matches(pattern, name):
                     properties[name] = {"allOf": [properties.get(name, True), one]}
-    # A record of patterns alone, as of pydantic's, has no other names; a part of an `allOf` knows not all.
-    others = schema.get("additionalProperties", bool(names) or "allOf" in path[-2:])
+    others = schema.get("additionalProperties", not _is_record(schema, path) or bool(names))
     if others is not False and not _leaves_names(names, dict.fromkeys(patterns, False), others=True):
         others = False
     return {"properties": properties, "patternProperties": patterns, "additionalProperties": others}
+
+
+def _is_record(schema: Mapping[str, Any], path: Path) -> bool:
+    """Whether a schema means whole objects, as pydantic's of a dict: what is joined with others does not."""
+    return schema.get("type") == "object" and not {"allOf", "$defs", "definitions"} & {*path[-2:-1]}
 
 
 def with_own_names(schema: Any, root: Mapping[str, Any]) -> Any:
