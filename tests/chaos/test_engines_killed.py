@@ -170,7 +170,7 @@ class Killer:
         self._redis.rewrite_log()
 
     def _num_starts(self) -> int:
-        return sum(self._numbers("starts"))
+        return sum(self._numbers("attempts"))
 
     def _wait_for_tokens(self) -> None:
         """Wait until something more is recorded, or nothing is left to do."""
@@ -192,7 +192,7 @@ def allowed(case: Case, verdict: Verdict) -> Sequence[Violation]:
 def test_kills_of_all_that_can_die_lose_no_job_and_repeat_no_event(
     case: Case, tmp_path: Path, figures: list[str]
 ) -> None:
-    load, settings = case.load, {"slots": case.load.rows, "max_attempts": 1000}
+    load, settings = case.load, {"slots": case.load.rows, "max_deaths": 1000}
     with ExitStack() as stack:
         redis = stack.enter_context(DurableRedis())
         server = case.server(tmp_path)
@@ -257,8 +257,8 @@ def test_a_job_whose_server_dies_three_times_is_given_up_and_no_other_of_any_wor
         asked = {**GREEDY, "max_tokens": case.load.max_tokens}
         (poison,) = herd.jobs.submit(1, asked, prefix="poison", flush_ms=0)
         mates = herd.jobs.submit(case.load.num_jobs, asked)
-        for number in range(1, herd.settings.max_attempts + 1):
-            wait_until(lambda: herd.jobs.number(poison, "starts") == number, "it starts", SERVER_S)  # noqa: B023
+        for number in range(1, herd.settings.max_deaths + 1):
+            wait_until(lambda: herd.jobs.number(poison, "attempts") == number, "it starts", SERVER_S)  # noqa: B023
             enough = herd.jobs.number(poison, "n") + FEW_TOKENS  # by then others have begun that may
             wait_until(lambda: herd.jobs.number(poison, "n") >= enough, "it goes on", SERVER_S)  # noqa: B023
             server.kill()

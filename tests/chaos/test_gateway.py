@@ -177,7 +177,7 @@ def test_a_killed_worker_costs_no_reader_a_token(slow_worker: EmbeddedRedis, tmp
         (other,) = {*running} - {job_id}
         said = "".join(json.loads(one)["choices"][0]["text"] for one in text)
         assert said == client.result(other).text
-        assert client.history(other).record.starts == 2
+        assert client.history(other).record.attempts == 2
         assert "secret" not in gateway.log
 
 

@@ -12,7 +12,7 @@ HELD = JobRecord("running", "herd.tales", "w", "w", 2, 9, 40, 1, 2, None, 0, 0, 
 LEFT = replace(HELD, state="queued", owner=None)
 
 
-@pytest.mark.parametrize("left", [LEFT, replace(LEFT, attempts=0), replace(LEFT, state="running", owner="v")])
+@pytest.mark.parametrize("left", [LEFT, replace(LEFT, deaths=0), replace(LEFT, state="running", owner="v")])
 def test_a_job_that_waits_again_with_its_count_of_deaths_was_handed_over(left: JobRecord) -> None:
     check_release("j", HELD, left)
 
@@ -21,8 +21,8 @@ def test_a_job_that_waits_again_with_its_count_of_deaths_was_handed_over(left: J
     ("held", "left", "broken"),
     [
         (HELD, HELD, "left to the end of its lease"),
-        (HELD, replace(LEFT, attempts=2), "2 deaths, not 1"),
-        (replace(HELD, attempts=2), LEFT, "1 deaths, not 2"),
+        (HELD, replace(LEFT, deaths=2), "2 deaths, not 1"),
+        (replace(HELD, deaths=2), LEFT, "1 deaths, not 2"),
     ],
 )
 def test_a_job_that_is_left_or_counted_was_not(held: JobRecord, left: JobRecord, broken: str) -> None:

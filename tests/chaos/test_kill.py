@@ -146,7 +146,7 @@ def test_a_killed_workers_job_goes_on_before_the_backlog(server: FragileRedis, t
 def test_any_number_of_kills_blames_no_job_that_comes_far_enough_between_them(
     server: FragileRedis, tmp_path: Path, num_kills: int, max_tokens: int
 ) -> None:
-    """More deaths than the attempts that a job has, each after as many tokens as make an attempt sound."""
+    """More deaths than end a job, each after as many tokens as make an attempt sound."""
     model = write_tiny_gguf(tmp_path / "tales.gguf", eos=False, context_length=4096)
     with Herd(server, model, tmp_path, lease_ms=1500) as herd:
         herd.start_workers(2, sabotage=may_be_held(tmp_path))
@@ -172,7 +172,7 @@ def test_an_answer_that_has_a_form_is_killed_inside_it_and_goes_on_there(
     model = write_tiny_gguf(tmp_path / "tales.gguf", eos=False, context_length=4096)
     rows = {"type": "array", "minItems": num_kills, "maxItems": num_kills, "items": ROW}
     fields = {"prompt": "a tale", "sampling": {**SAMPLED, "max_tokens": 2000}}
-    with Herd(server, model, tmp_path, lease_ms=1500, max_attempts=num_kills + 1) as herd:
+    with Herd(server, model, tmp_path, lease_ms=1500, max_deaths=num_kills + 1) as herd:
         herd.start_workers(2, sabotage=may_be_held(tmp_path))
         hold(tmp_path, 1)
         job_id = herd.jobs.accept({**fields, "structured_outputs": {"json": rows}})
@@ -190,7 +190,7 @@ def test_a_call_of_a_tool_is_killed_inside_it_and_told_once(server: FragileRedis
     """Whoever reads the stream gets each piece of reasoning and text, and each call, exactly once."""
     model, num_kills = write_tool_model(tmp_path / "tools.gguf"), 4
     rng = random.Random(num_kills)
-    with Herd(server, model, tmp_path, lease_ms=1500, max_attempts=num_kills + 1) as herd:
+    with Herd(server, model, tmp_path, lease_ms=1500, max_deaths=num_kills + 1) as herd:
         herd.start_workers(2, sabotage=may_be_held(tmp_path))
         hold(tmp_path, 1)
         job_id = herd.jobs.accept({"prompt": None, "messages": TURNS, "tools": TOOLS, **scripted()})

@@ -51,7 +51,7 @@ def test_only_jobs_that_ran_are_counted_when_workers_of_256_slots_die_in_a_row(
             figures.append(f"{NUM_IN_HAND} jobs are back {back_s:.1f} s after their worker's death")
             (victim,) = herd.start_workers(1, sabotage=sabotage)
             herd.jobs.wait_for(job_ids, "epoch", epoch + 1)
-            assert herd.jobs.numbers(job_ids, "attempts") == [deaths[job_id] for job_id in job_ids]
+            assert herd.jobs.numbers(job_ids, "deaths") == [deaths[job_id] for job_id in job_ids]
         assert {result.finish_reason for result in herd.jobs.results()} == {"length"}
         assert herd.verdict().violations == ()
 

@@ -54,13 +54,13 @@ def test_jobs_that_are_handed_over_go_on_long_before_their_lease_would_end(
 
 def test_a_start_that_a_restart_cuts_short_counts_as_no_attempt(herd: Herd) -> None:
     """Before its first token, on a worker without others, so that the count is seen as it is left."""
-    herd.settings = herd.settings.model_copy(update={"max_attempts": 1, "prefill_tokens": 1})
+    herd.settings = herd.settings.model_copy(update={"max_deaths": 1, "prefill_tokens": 1})
     jobs = [{"prompt": f"{way} long ways " * 25, "sampling": SHORT} for way in range(4)]
     job_ids = [herd.jobs.accept(job) for job in jobs]
     with stopping(signal.SIGQUIT)(herd) as met:
         assert met
         assert {herd.jobs.number(job_id, "n") for job_id in job_ids} == {0}
-        assert max(herd.jobs.number(job_id, "starts") for job_id in job_ids) == 1
+        assert max(herd.jobs.number(job_id, "attempts") for job_id in job_ids) == 1
         herd.start_workers(1)
         assert {result.finish_reason for result in herd.jobs.results()} == {"length"}
 

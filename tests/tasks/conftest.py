@@ -1,4 +1,4 @@
-"""A ledger on an empty Redis, with attempts and leases as in production."""
+"""A ledger on an empty Redis, with deaths and leases as in production."""
 
 from collections.abc import Iterator
 

@@ -239,5 +239,5 @@ def test_workers_change_their_version_and_every_job_ends_after_one_start_or_goes
         assert [(one["finish_reason"], len(one["ids"])) for one in results] == [("length", 200)] * 12
         assert len({one["text"] for one in results}) == 1
         records = [client._run(client._core.ledger.record(job_id)) for job_id in job_ids]
-        assert [record and record.attempts for record in records] == [0] * 12
+        assert [record and record.deaths for record in records] == [0] * 12
         assert client.dead() == []

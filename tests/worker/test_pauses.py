@@ -194,7 +194,7 @@ def test_a_drained_worker_hands_back_what_has_not_ended_in_time_and_others_go_on
     for job_id in jobs:
         events = list(client.stream(job_id, timeout_s=PATIENCE_S))
         assert [event.seq for event in events] == list(range(1, len(events) + 1))
-        assert client._redis.hget(Ledger().job_key(job_id), "attempts") == b"0", "no death is counted"
+        assert client._redis.hget(Ledger().job_key(job_id), "deaths") == b"0", "no death is counted"
     assert first.is_alive
     assert state_of(client, second) == "ready"
 

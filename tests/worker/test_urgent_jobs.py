@@ -120,7 +120,7 @@ def test_an_urgent_job_that_must_run_alone_takes_no_place(
     wait_until(lambda: all(client.job(one).tokens > 5 for one in low), "both rows are taken")
     (tmp_path / "consumer").touch()
     suspect = submit(client, 1)
-    redis.hset(Ledger().job_key(suspect), "attempts", WorkerSettings().max_attempts - 1)
+    redis.hset(Ledger().job_key(suspect), "deaths", WorkerSettings().max_deaths - 1)
     (tmp_path / "consumer").unlink()
     wait_until(lambda: client.job(suspect).worker, "a worker has it")
     begun = max(client.job(one).tokens for one in low)

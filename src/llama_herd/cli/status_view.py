@@ -41,7 +41,7 @@ _ENDED_JOB: ColumnKinds = {
     "job": WHOLE,
     "state": NAME,
     "model": NAME,
-    **dict.fromkeys(("ended", "took", "tokens", "starts"), FIGURE),
+    **dict.fromkeys(("ended", "took", "tokens", "attempts"), FIGURE),
     "worker": NAME,
     "why": NAME,
 }

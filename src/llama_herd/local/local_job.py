@@ -21,7 +21,7 @@ from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from llama_herd.worker.settings import WorkerSettings
 
 #: The claim of a job that has never run.
-_FIRST_CLAIM = Yours(epoch=1, n=0, seq=0, attempts=0, starts=0, due_ms=0, body="", now_ms=0)
+_FIRST_CLAIM = Yours(epoch=1, n=0, seq=0, deaths=0, attempts=0, due_ms=0, body="", now_ms=0)
 
 #: The fields of a job as a model is meant to be asked.
 Suit = Callable[[SequenceMaker], Mapping[str, Any]]

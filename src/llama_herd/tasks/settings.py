@@ -231,7 +231,7 @@ class Settings(BaseSettings):
         le=3_600_000,
         description="A worker that is silent for this long loses its jobs to others.",
     )
-    max_attempts: int = Field(
+    max_deaths: int = Field(
         default=3,
         ge=1,
         le=1000,

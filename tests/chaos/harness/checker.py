@@ -38,7 +38,7 @@ class Evidence:
     """The evidence about one job after its end, against which the laws are checked.
 
     written: the fingerprints of its events. heard: those of the events that a subscriber received, in order,
-    one list per subscription. told: the webhook of its end that waits in the outbox. max_attempts: deaths of
+    one list per subscription. told: the webhook of its end that waits in the outbox. max_deaths: deaths of
     workers after which a job is given up.
     """
 
@@ -51,7 +51,7 @@ class Evidence:
     written: Sequence[int]
     heard: Sequence[Sequence[int]] = ()
     told: WebhookEntry | None = None
-    max_attempts: int = 3
+    max_deaths: int = 3
 
     def violations(self) -> list[Violation]:
         """The laws that the evidence shows to be broken."""
@@ -158,7 +158,7 @@ class Evidence:
         One of these deaths may have come while it was prepared. Of that the stream shows only the claim.
         """
         num_deaths, num_starts = self._unsound
-        has_died = num_deaths >= self.max_attempts and num_starts >= self.max_attempts - 1
+        has_died = num_deaths >= self.max_deaths and num_starts >= self.max_deaths - 1
         if self.is_blamed and not has_died:
             yield f"given up after {num_deaths} claims and {num_starts} starts that did not come far"
 
@@ -270,7 +270,7 @@ class Checker:
             [event_fingerprint(text) for text in texts],
             heard,
             self._webhook_of(ledger.tenant, job_id),
-            self._ledger.max_attempts,
+            self._ledger.max_deaths,
         )
 
     def _webhook_of(self, tenant: str, job_id: str) -> WebhookEntry | None:

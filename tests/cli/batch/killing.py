@@ -43,7 +43,7 @@ def deterministic_workers(
         slots=slots,
         deterministic=True,
         lease_ms=lease_ms,
-        max_attempts=100,
+        max_deaths=100,
     )
     may_be_held = standstill(folder, step_s)
     workers = [ForkedWorker(settings, f"w{n}@batch", folder / f"w{n}.log", **may_be_held) for n in range(num)]

@@ -108,7 +108,7 @@ def test_its_attempts_are_its_starts_as_in_its_result(client: Client, herd: Herd
     run_call(herd.redis, prepare("one", [HeldJob(herd.ledger, "a", claimed.epoch)]))
     herd.pass_lease("a")
     herd.claim("a", "two")
-    assert herd.field("a", "attempts") == "1"
+    assert herd.field("a", "deaths") == "1"
     assert client.job("a").attempts == client.jobs()[0].attempts == 0
     last = End(seq=2, job="a", epoch=2, finish_reason="stop", n=0, attempts=1)
     herd.emit("two", started("a", epoch=2), EmitEntry.from_event(last, 0))

@@ -60,7 +60,7 @@ class WaitingMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.redis.flushall()
-        self.herd = Herd(self.redis, Ledger(lease_ms=60_000, max_attempts=2))
+        self.herd = Herd(self.redis, Ledger(lease_ms=60_000, max_deaths=2))
 
     @rule(
         name=JOBS,

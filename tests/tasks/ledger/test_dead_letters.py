@@ -50,7 +50,7 @@ def test_a_job_that_was_given_up_is_listed_with_its_last_worker(client: Client, 
 def test_its_history_is_all_there(client: Client, herd: Herd) -> None:
     poison(herd, "a")
     record, events, body = client.history("a")
-    assert (record.state, record.worker, record.starts) == ("failed", "w", 3)
+    assert (record.state, record.worker, record.attempts) == ("failed", "w", 3)
     assert [event.type for event in events] == ["started", "started", "started", "end"]
     assert body["prompt"] == JOB.prompt
     with pytest.raises(JobNotFound):
@@ -108,7 +108,7 @@ def test_a_bare_job_is_retried_in_the_queue_it_came_by(client: Client, herd: Her
     job = GenerationJob(prompt="x")
     claim = herd.ledger.claim("a", "one", job=job, envelope=Envelope.for_job("a", "herd.other"))
     run_call(herd.redis, claim)
-    herd.redis.hset(herd.ledger.job_key("a"), "attempts", 3)
+    herd.redis.hset(herd.ledger.job_key("a"), "deaths", 3)
     herd.pass_lease("a")
     assert herd.claim("a") is Ended.POISON
     assert client.retry("a").queue == "herd.other"
@@ -258,7 +258,7 @@ def test_the_asyncio_client_does_the_same(redis_url: str, herd: Herd) -> None:
     async def talk() -> None:
         async with AsyncClient(redis_url) as client:
             (dead,) = await client.dead()
-            assert (await client.history("a")).record.starts == 3
+            assert (await client.history("a")).record.attempts == 3
             assert (await client.retry("a")).queue == dead.queue
             with pytest.raises(JobNotFound):
                 await client.drop("1-1")

@@ -143,7 +143,7 @@ def test_any_dead_letter(client: Client, redis: Any, fields: dict[bytes, bytes],
 @PLENTY
 @given(
     st.dictionaries(NAMES, st.floats(allow_nan=False), min_size=1, max_size=3),
-    of_fields(["worker", "queue", "starts", "body", "state"]),
+    of_fields(["worker", "queue", "attempts", "body", "state"]),
 )
 def test_any_quarantine(
     client: Client, redis: Any, names: dict[bytes, float], fields: dict[bytes, bytes]

@@ -50,7 +50,7 @@ def cancel(herd: Herd, job_id: str) -> None:
 
 
 def poison(herd: Herd, job_id: str) -> None:
-    herd.redis.hset(herd.ledger.job_key(job_id), "attempts", 3)
+    herd.redis.hset(herd.ledger.job_key(job_id), "deaths", 3)
     herd.claim(job_id)
 
 

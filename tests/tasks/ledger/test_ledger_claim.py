@@ -29,7 +29,7 @@ def test_a_waiting_job_is_yours_with_its_body(herd: Herd) -> None:
     herd.submit("a")
     answer = herd.claim("a", "one")
     assert isinstance(answer, Yours)
-    assert (answer.epoch, answer.n, answer.seq, answer.attempts, answer.starts) == (1, 0, 0, 0, 0)
+    assert (answer.epoch, answer.n, answer.seq, answer.deaths, answer.attempts) == (1, 0, 0, 0, 0)
     assert answer.body == JOB.to_json()
     assert 0 <= answer.now_ms - answer.due_ms < 10_000
     assert answer.due_ms == int(herd.field("a", "due_ms")) == int(herd.field("a", "submitted_ms"))
@@ -46,7 +46,7 @@ def test_a_second_delivery_is_busy_for_others_and_adopted_by_its_owner(herd: Her
     assert isinstance(busy, Busy)
     assert 0 < busy.remaining_ms <= herd.ledger.lease_ms
     assert isinstance(adopt, Adopt)
-    assert (adopt.epoch, adopt.n, adopt.seq, adopt.starts) == (1, 2, 2, 1)
+    assert (adopt.epoch, adopt.n, adopt.seq, adopt.attempts) == (1, 2, 2, 1)
 
 
 def test_a_job_whose_lease_passed_is_yours_from_its_recorded_tokens_on(herd: Herd) -> None:
@@ -56,7 +56,7 @@ def test_a_job_whose_lease_passed_is_yours_from_its_recorded_tokens_on(herd: Her
     herd.pass_lease("a")
     answer = herd.claim("a", "two")
     assert isinstance(answer, Yours)
-    assert (answer.epoch, answer.n, answer.seq, answer.attempts, answer.starts) == (2, 2, 2, 1, 1)
+    assert (answer.epoch, answer.n, answer.seq, answer.deaths, answer.attempts) == (2, 2, 2, 1, 1)
 
 
 def test_an_owner_whose_own_lease_passed_gets_a_new_epoch(herd: Herd) -> None:
@@ -157,7 +157,7 @@ def pass_deadline(herd: Herd) -> None:
 
 
 def kill_three_times(herd: Herd) -> None:
-    herd.redis.hset(herd.ledger.job_key("a"), "attempts", 3)
+    herd.redis.hset(herd.ledger.job_key("a"), "deaths", 3)
     herd.pass_lease("a")
 
 
@@ -227,19 +227,19 @@ def test_a_bare_message_past_its_deadline_is_expired_at_once(herd: Herd) -> None
 def test_deaths_count_until_an_attempt_has_recorded_enough_tokens(herd: Herd) -> None:
     herd.submit("a")
     for epoch in (1, 2):
-        assert herd.claimed("a").attempts == epoch - 1
+        assert herd.claimed("a").deaths == epoch - 1
         herd.emit("one", started("a", seq=2 * epoch - 1, epoch=epoch, i=epoch - 1))
         herd.emit("one", token("a", 2 * epoch, epoch - 1, epoch=epoch))
         herd.pass_lease("a")
     last = herd.claimed("a")
-    assert (last.attempts, last.starts) == (2, 2)
+    assert (last.deaths, last.attempts) == (2, 2)
     herd.emit("one", started("a", seq=5, epoch=3, i=2), token("a", 6, 2, *range(SOUND_TOKENS - 1), epoch=3))
-    assert herd.field("a", "attempts") == "2"
+    assert herd.field("a", "deaths") == "2"
     herd.emit("one", token("a", 7, 1 + SOUND_TOKENS, epoch=3))
-    assert herd.field("a", "attempts") == "0"
+    assert herd.field("a", "deaths") == "0"
     herd.pass_lease("a")
-    assert herd.claimed("a").attempts == 1
-    assert herd.claimed("a").starts == 3
+    assert herd.claimed("a").deaths == 1
+    assert herd.claimed("a").attempts == 3
 
 
 def test_an_attempt_that_ran_long_and_brought_a_token_makes_deaths_forgotten(herd: Herd) -> None:
@@ -247,12 +247,12 @@ def test_an_attempt_that_ran_long_and_brought_a_token_makes_deaths_forgotten(her
     herd.claim("a")
     herd.emit("one", started("a"))
     herd.pass_lease("a")
-    assert herd.claimed("a").attempts == 1
+    assert herd.claimed("a").deaths == 1
     herd.emit("one", started("a", seq=2, epoch=2))
     herd.redis.hincrby(herd.ledger.job_key("a"), "started_ms", -SOUND_MS)
-    assert herd.field("a", "attempts") == "1", "time alone shows nothing"
+    assert herd.field("a", "deaths") == "1", "time alone shows nothing"
     herd.emit("one", token("a", 3, 0, epoch=2))
-    assert herd.field("a", "attempts") == "0"
+    assert herd.field("a", "deaths") == "0"
 
 
 @pytest.mark.long
@@ -268,8 +268,8 @@ def test_a_death_counts_against_what_was_prepared_and_not_against_what_waited(he
         herd.emit("one", *(started(name, seq=epoch, epoch=epoch) for name in names[1:9]))
         for name in names:
             herd.pass_lease(name)
-    attempts = [herd.claimed(name).attempts for name in names]
-    assert attempts == [2] * 9 + [0] * 255
+    deaths = [herd.claimed(name).deaths for name in names]
+    assert deaths == [2] * 9 + [0] * 255
 
 
 def test_what_is_not_the_owners_any_more_is_not_noted_as_prepared(herd: Herd) -> None:
@@ -288,7 +288,7 @@ def test_claims_that_never_begin_count_against_nobody(herd: Herd) -> None:
     for epoch in range(1, 6):
         assert herd.claimed("a").epoch == epoch
         herd.pass_lease("a")
-    assert herd.claimed("a").attempts == 0
+    assert herd.claimed("a").deaths == 0
 
 
 def test_an_end_that_a_script_writes_names_the_last_worker_or_nobody(herd: Herd) -> None:

@@ -51,8 +51,8 @@ def test_a_step_is_recorded_and_published_alike(running: Herd) -> None:
     assert [event.seq for event in running.events("a")] == [1, 2, 3, 4]
 
 
-def test_tokens_renew_the_lease_and_forgive_attempts(running: Herd) -> None:
-    assert (running.field("a", "attempts"), running.field("a", "starts")) == ("0", "1")
+def test_tokens_renew_the_lease_and_forgive_deaths(running: Herd) -> None:
+    assert (running.field("a", "deaths"), running.field("a", "attempts")) == ("0", "1")
     running.pass_lease("a")
     assert running.kinds("one", token("a", 3, 2)) == ["ok"]
     lease = int(running.field("a", "lease"))
@@ -69,7 +69,7 @@ def test_an_event_of_text_alone_forgives_nothing(herd: Herd) -> None:
     herd.claim("a", "one")
     empty = EmitEntry("a", 2, 3, 0, 0, "token", token("a", 3, 0, epoch=2).event)
     assert herd.kinds("one", started("a", seq=2, epoch=2), empty) == ["ok", "ok"]
-    assert (herd.field("a", "attempts"), herd.field("a", "n")) == ("1", "0")
+    assert (herd.field("a", "deaths"), herd.field("a", "n")) == ("1", "0")
 
 
 def test_an_end_closes_the_record(running: Herd) -> None:

@@ -69,10 +69,10 @@ def test_a_released_job_waits_anew(claimed: Herd) -> None:
 def test_a_release_counts_against_nobody_but_forgives_no_death(claimed: Herd) -> None:
     claimed.emit("one", started("a"))
     claimed.pass_lease("a")
-    assert claimed.claimed("a", "two").attempts == 1
+    assert claimed.claimed("a", "two").deaths == 1
     claimed.emit("two", started("a", seq=2, epoch=2))
     release(claimed, "two", 2)
-    assert claimed.claimed("a", "one").attempts == 1
+    assert claimed.claimed("a", "one").deaths == 1
 
 
 def test_a_release_after_the_death_of_a_server_counts_once_as_one_of_a_worker(claimed: Herd) -> None:
@@ -80,7 +80,7 @@ def test_a_release_after_the_death_of_a_server_counts_once_as_one_of_a_worker(cl
         claimed.emit("one", started("a", seq=epoch, epoch=epoch))
         assert release(claimed, epoch=epoch, has_died=True) is Release.RELEASED
         assert release(claimed, epoch=epoch, has_died=True) is Release.FENCED
-        assert claimed.claimed("a", "one").attempts == epoch
+        assert claimed.claimed("a", "one").deaths == epoch
     claimed.emit("one", started("a", seq=3, epoch=3))
     release(claimed, epoch=3, has_died=True)
     assert isinstance(claimed.claim("a", "one"), Ended)

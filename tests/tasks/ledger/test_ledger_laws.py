@@ -30,7 +30,7 @@ pytestmark = pytest.mark.redis
 
 OWNERS = st.sampled_from(["one", "two"])
 JOBS = st.sampled_from(["a", "b"])
-MAX_ATTEMPTS = 3
+MAX_DEATHS = 3
 SOUND_TOKENS = 2
 
 
@@ -55,7 +55,7 @@ class Truth:
     is_given_up: bool = True
     is_final: bool = False
     is_cancelled: bool = False
-    attempts: int = 0
+    deaths: int = 0
     put_back: int = 0  # claim under which its attempt failed, until the next one
     is_early: bool = False
     retries: int = 0
@@ -69,7 +69,7 @@ class Truth:
     def num_deaths(self) -> int:
         """Workers that have died of it, if its owner is dead."""
         is_at_risk = self.owner is not None and self.epoch in (self.preparing, self.computing)
-        return self.attempts + is_at_risk
+        return self.deaths + is_at_risk
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -82,7 +82,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def submit(self) -> None:
         self.redis.flushall()
         self.herd = Herd(
-            self.redis, Ledger(lease_ms=60_000, max_attempts=MAX_ATTEMPTS, sound_tokens=SOUND_TOKENS)
+            self.redis, Ledger(lease_ms=60_000, max_deaths=MAX_DEATHS, sound_tokens=SOUND_TOKENS)
         )
         self.truth = {"a": Truth(), "b": Truth()}
         for job_id in self.truth:
@@ -101,18 +101,18 @@ class LedgerMachine(RuleBasedStateMachine):
             assert isinstance(answer, Adopt if truth.owner == owner else Busy)
         elif truth.is_early:
             assert isinstance(answer, Early)
-        elif truth.num_deaths >= MAX_ATTEMPTS:
+        elif truth.num_deaths >= MAX_DEATHS:
             assert answer is Ended.POISON
             self.ended_by_script(job_id)
         else:
             assert isinstance(answer, Yours)
-            truth.attempts = truth.num_deaths
+            truth.deaths = truth.num_deaths
             truth.epoch += 1
             truth.owner, truth.is_lease_over, truth.is_given_up = owner, False, False
             truth.put_back = 0
             assert answer.retries == truth.retries
             assert (answer.epoch, answer.seq, answer.n) == (truth.epoch, len(truth.log), truth.n)
-            assert answer.attempts == truth.attempts
+            assert answer.deaths == truth.deaths
         if isinstance(answer, Yours | Adopt):
             return Held(job_id, owner, answer.epoch, answer.seq, answer.n)
         return Held(job_id, owner, truth.epoch, len(truth.log), truth.n)
@@ -153,7 +153,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if self.owns(held) and not truth.is_final:
             assert answer is Release.RELEASED
             truth.owner = None
-            truth.attempts += has_died
+            truth.deaths += has_died
         else:
             assert answer is not Release.RELEASED
 
@@ -292,7 +292,7 @@ class LedgerMachine(RuleBasedStateMachine):
             truth.computing, truth.started_n = entry.epoch, truth.n
         truth.n = held.n = entry.i + entry.num_ids
         if entry.kind == "token" and truth.n - truth.started_n >= SOUND_TOKENS:
-            truth.attempts = 0
+            truth.deaths = 0
         held.seq = entry.seq
 
     def ended_by_script(self, job_id: str) -> None:

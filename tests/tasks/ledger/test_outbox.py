@@ -129,7 +129,7 @@ def test_of_a_deadline_by_a_claim(told: Herd) -> None:
 
 def test_of_poison(told: Herd) -> None:
     told.submit("a")
-    for epoch in range(1, told.ledger.max_attempts + 1):
+    for epoch in range(1, told.ledger.max_deaths + 1):
         told.claimed("a")
         told.emit("one", started("a", seq=epoch, epoch=epoch))
         told.pass_lease("a")

@@ -49,7 +49,7 @@ def pass_deadline(herd: Herd) -> None:
 
 
 def poison(herd: Herd) -> None:
-    herd.redis.hset(herd.ledger.job_key("a"), "attempts", 3)
+    herd.redis.hset(herd.ledger.job_key("a"), "deaths", 3)
     herd.pass_lease("a")
     herd.claim("a", "two")
 

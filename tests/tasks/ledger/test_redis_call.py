@@ -219,7 +219,7 @@ def test_a_claim_that_is_made_again_counts_a_death_once(redis: Redis) -> None:
     herd.pass_lease("a")
     again = run_call(redis, LEDGER.claim("a", "two", queue="herd.other"))
     assert isinstance(again, Yours)
-    assert again.attempts == 1
+    assert again.deaths == 1
 
 
 def test_what_left_a_list_after_the_look_is_not_told(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

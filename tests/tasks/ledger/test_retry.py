@@ -50,7 +50,7 @@ def test_it_waits_without_a_message_and_goes_on_where_its_events_end(running: He
     sweep(running)
     assert ids(running) == ["a"]
     claimed = running.claimed("a", "two")
-    assert (claimed.epoch, claimed.n, claimed.seq, claimed.starts, claimed.retries) == (2, 2, 2, 1, 1)
+    assert (claimed.epoch, claimed.n, claimed.seq, claimed.attempts, claimed.retries) == (2, 2, 2, 1, 1)
     assert record(running).retry_ms is None
     events = [started("a", 3, epoch=2, i=2), token("a", 4, 2, 7, epoch=2), end("a", 5, 3, epoch=2)]
     assert running.kinds("two", *events) == ["ok"] * 3
@@ -87,17 +87,17 @@ def test_the_same_call_again_changes_nothing_and_is_answered_alike(running: Herd
 
 
 def test_it_is_no_death_and_forgives_none(running: Herd) -> None:
-    running.redis.hset(running.ledger.job_key("a"), "attempts", 1)
+    running.redis.hset(running.ledger.job_key("a"), "deaths", 1)
     put_back(running)
     let_it_be_due(running)
-    assert running.claimed("a", "two").attempts == 1
-    assert record(running).attempts == 1
+    assert running.claimed("a", "two").deaths == 1
+    assert record(running).deaths == 1
 
 
 def test_a_death_is_no_retry(running: Herd) -> None:
     running.pass_lease("a")
     claimed = running.claimed("a", "two")
-    assert (claimed.attempts, claimed.retries) == (1, 0)
+    assert (claimed.deaths, claimed.retries) == (1, 0)
 
 
 @pytest.mark.parametrize(("owner", "epoch"), [("two", 1), ("one", 2)])

@@ -223,7 +223,7 @@ def broken_record(redis: Redis, **fields: Any) -> str:
     job_id = f"broken-{uuid.uuid4()}"
     redis.xadd(Ledger().events_key(job_id), {"e": "no event"}, id="1-0")
     record: dict[str, Any] = {"state": "queued", "body": '{"prompt": "a"}', "queue": QUEUE, "seq": 1}
-    record |= dict.fromkeys(("epoch", "n", "attempts", "starts", "lease", "due_ms", "submitted_ms"), 0)
+    record |= dict.fromkeys(("epoch", "n", "deaths", "attempts", "lease", "due_ms", "submitted_ms"), 0)
     redis.hset(Ledger().job_key(job_id), mapping=record | fields)
     raw = json.loads(message(body_of("{}"), id=job_id))
     raw["properties"]["delivery_tag"] = f"{job_id}:1:1"

@@ -45,7 +45,7 @@ def submit_all(client: Client, *prompts: str) -> list[str]:
 
 
 def num_deaths(redis: Redis, job: str) -> int:
-    return int(redis.hget(Ledger().job_key(job), "attempts") or 0)
+    return int(redis.hget(Ledger().job_key(job), "deaths") or 0)
 
 
 def prompts_of(num: int) -> list[str]:

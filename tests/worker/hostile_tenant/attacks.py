@@ -68,7 +68,7 @@ def _forged(job_id: str, **fields: Any) -> list[Command]:
     record = {
         "state": "queued", "body": json.dumps(job), "queue": QUEUE, "lane": "", "envelope": envelope.text,
         "tokens": 9, "submitted_ms": 1, "due_ms": 1, "epoch": 0, "seq": 0, "n": 0, "lease": 0,
-        "attempts": 0, "starts": 0, "pushes": 0, "waits": 0,
+        "deaths": 0, "attempts": 0, "pushes": 0, "waits": 0,
     } | fields  # fmt: skip
     pairs = [part for pair in record.items() for part in pair]
     message = envelope.with_tag(f"{job_id}:1:1")
@@ -105,7 +105,7 @@ FORGERIES = [
         [("HSET", KEYS.key("kept"), "from", "-inf"), *_forged("f", deadline_ms=1)],
     ),
     Attack("a job of fewer than no tokens", _forged("f", n=-1)),
-    Attack("a job of fewer than no starts", _forged("f", starts=-2)),
+    Attack("a job of fewer than no starts", _forged("f", attempts=-2)),
     Attack(
         "a token that no vocabulary has",
         [

@@ -13,7 +13,7 @@ from llama_herd.worker.jobs.tenancy import ClaimedJobs
 
 
 def attempt(job_id: str = "job", epoch: int = 1) -> Attempt:
-    claim = Yours(epoch=epoch, n=0, seq=0, attempts=0, starts=0, due_ms=0, body="", now_ms=0)
+    claim = Yours(epoch=epoch, n=0, seq=0, deaths=0, attempts=0, due_ms=0, body="", now_ms=0)
     return Attempt(EventLog(job_id, claim, RecordedOutputs.from_events([]), EventAuthor("w", "m")), [])
 
 

@@ -131,7 +131,7 @@ def test_a_job_on_its_last_attempt_waits_until_it_is_alone(
     mate = GenerationJob.model_validate({"prompt": "a long tale", "sampling": sampling})
     for job_id, job in (("mate", mate), ("suspect", JOB)):
         run_call(redis, ledger.submit(job_id, job, Envelope.for_job(job_id, "herd.tiny")))
-    redis.hset(ledger.job_key("suspect"), "attempts", str(tiny_settings.max_attempts - 1))
+    redis.hset(ledger.job_key("suspect"), "deaths", str(tiny_settings.max_deaths - 1))
     service.take(SentMessage("mate"))
     wait_until(lambda: run_call(redis, ledger.read("mate")), "the mate runs")
     service.take(SentMessage("suspect"))
@@ -236,7 +236,7 @@ def test_a_job_that_waits_to_be_alone_can_be_ended(
     ledger = Ledger()
     for job_id in ("mate", "suspect"):
         run_call(redis, ledger.submit(job_id, JOB, Envelope.for_job(job_id, "herd.tiny")))
-    redis.hset(ledger.job_key("suspect"), "attempts", str(tiny_settings.max_attempts - 1))
+    redis.hset(ledger.job_key("suspect"), "deaths", str(tiny_settings.max_deaths - 1))
     service.take(SentMessage("mate"))
     wait_until(lambda: run_call(redis, ledger.read("mate")), "the mate runs")
     if reason == "deadline":
@@ -275,7 +275,7 @@ def test_a_message_that_comes_at_the_very_end_does_not_open_the_job_again(
     the_end(redis, "job")
     tenancy = service.tenancies["default"]
     wait_until(lambda: not tenancy.claims, "the job has left")
-    stale = Adopt(epoch=1, n=0, seq=1, attempts=0, starts=1, due_ms=0, body="", now_ms=0)
+    stale = Adopt(epoch=1, n=0, seq=1, deaths=0, attempts=1, due_ms=0, body="", now_ms=0)
     service._intake._act(SentMessage("job"), stale)
     assert opened == ["job"]
 

@@ -39,7 +39,7 @@ def attempt_of(events: list[Event], num_choices: int = 1, *, is_read: bool = Tru
     """A worker's attempt that goes on where these events end."""
     tokens = [event for event in events if isinstance(event, Token)]
     num_ids = sum(len(token.ids) for token in tokens)
-    claimed = Yours(epoch=1, n=num_ids, seq=len(events), attempts=0, starts=0, due_ms=0, body="", now_ms=0)
+    claimed = Yours(epoch=1, n=num_ids, seq=len(events), deaths=0, attempts=0, due_ms=0, body="", now_ms=0)
     stream = EventLog("job", claimed, RecordedOutputs.from_events(events), EventAuthor("w", "m"))
     stream.num_choices = num_choices
     if is_read:

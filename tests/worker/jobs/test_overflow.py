@@ -112,7 +112,7 @@ def test_the_newest_go_to_a_worker_that_idles(full: FullWorker) -> None:
     assert full.redis.llen("herd.m") == 2
     record = run_call(full.redis, full.ledger.record("job-4"))
     assert record is not None
-    assert (record.state, record.owner, record.attempts) == ("queued", None, 0)
+    assert (record.state, record.owner, record.deaths) == ("queued", None, 0)
 
 
 def test_one_that_was_released_by_a_call_without_an_answer_leaves_too(full: FullWorker) -> None:

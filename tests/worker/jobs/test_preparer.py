@@ -244,7 +244,7 @@ def test_an_urgent_job_passes_those_that_have_not_waited_long() -> None:
     """So whoever floods a worker with urgent jobs keeps nobody from his turn."""
 
     def opened(lane: str, claimed_s: float, *, is_last: bool = False) -> OpenedJob:
-        claim = Yours(1, 0, 0, attempts=int(is_last), starts=0, due_ms=0, body="", now_ms=0, lane=lane)
+        claim = Yours(1, 0, 0, deaths=int(is_last), attempts=0, due_ms=0, body="", now_ms=0, lane=lane)
         stream = EventLog("job", claim, RecordedOutputs.from_events([]), EventAuthor("w", "m"))
         attempt = Attempt(stream, [], claimed_s=claimed_s, is_last=is_last)
         return OpenedJob(attempt, claim, RecordedOutputs.from_events([]))

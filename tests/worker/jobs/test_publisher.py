@@ -102,7 +102,7 @@ def test_a_start_that_a_cancel_forestalls_counts_as_none(desk: Desk) -> None:
     (end,) = desk.events("job")
     assert isinstance(end, End)
     assert (end.finish_reason, end.attempts) == ("cancelled", 0)
-    assert desk.redis.hget(desk.ledger.job_key("job"), "starts") == b"0"
+    assert desk.redis.hget(desk.ledger.job_key("job"), "attempts") == b"0"
 
 
 def test_an_end_that_races_a_cancel_stands(desk: Desk) -> None:

@@ -141,7 +141,7 @@ def test_a_worker_tries_each_retriable_error_again_from_the_recorded_tokens(
         assert end.error == (None if code.retriable else Failure(code=code, message="no"))
         assert ids == whole if code.retriable else ids == whole[: len(ids)]
         starts = [one for one in run_call(redis, Ledger().read(code)) if isinstance(one, Started)]
-        assert end.attempts == len(starts) == record_of(redis, code).starts
+        assert end.attempts == len(starts) == record_of(redis, code).attempts
         assert not code.retriable or [one.retries for one in starts] == ([0, 1, 2] if num_passes[0] else [2])
 
 

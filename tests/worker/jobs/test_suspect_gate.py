@@ -12,7 +12,7 @@ from llama_herd.worker.jobs.event_log import EventAuthor, EventLog
 from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from llama_herd.worker.jobs.suspect_gate import CLOSED_S, PATIENCE_S, SHARED_ALONE_S, SuspectGate
 
-CLAIM = Yours(epoch=1, n=0, seq=0, attempts=0, starts=0, due_ms=0, body="", now_ms=0)
+CLAIM = Yours(epoch=1, n=0, seq=0, deaths=0, attempts=0, due_ms=0, body="", now_ms=0)
 
 
 def job(*, is_last: bool = False, waited_s: float = 0.0) -> Attempt:

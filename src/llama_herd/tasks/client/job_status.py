@@ -162,7 +162,6 @@ def status_of(
         note=note,
         model=model,
         tokens=row.n,
-        attempts=row.starts,
         now_ms=now_ms,
         position=place and place.position,
         estimated_wait_s=place and place.wait_s,

@@ -56,4 +56,4 @@ def _starts(record: JobRecord, events: Sequence[Event]) -> Iterator[Moment]:
         if isinstance(event, Started):
             yield Moment(event.at_ms, "started" if event.attempt == 1 else "continued", event.worker)
     if not events and record.started_ms is not None:
-        yield Moment(record.started_ms, "started" if record.starts == 1 else "continued", record.worker)
+        yield Moment(record.started_ms, "started" if record.attempts == 1 else "continued", record.worker)

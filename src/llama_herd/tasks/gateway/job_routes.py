@@ -53,7 +53,7 @@ class JobView(BaseModel):
     state: Literal["queued", "running", "done", "failed", "cancelled"] = Field(description="Its state.")
     queue: str = Field(description="Its model's queue.")
     worker: str | None = Field(description="The last worker that had it.")
-    starts: int = Field(description="How often it was started.")
+    attempts: int = Field(description="How often it was started.")
     num_events: int = Field(description="Number of its last event.")
     num_tokens: int = Field(description="Tokens that are recorded so far.")
     submitted_ms: int = Field(description="When it was accepted, in unix milliseconds.")
@@ -179,7 +179,7 @@ async def get_job(call: Call) -> Response:
 
     def make() -> str:
         times = ("submitted_ms", "due_ms", "deadline_ms", "ended_ms")
-        same = ("state", "queue", "worker", "starts", *times)
+        same = ("state", "queue", "worker", "attempts", *times)
         view = JobView(
             id=job_id,
             num_events=record.seq,

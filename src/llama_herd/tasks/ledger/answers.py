@@ -47,8 +47,8 @@ class Submitted(NamedTuple):
 class Claimed:
     """A job that the caller now owns under `epoch`, and what is recorded of it.
 
-    attempts: workers that died while they prepared or computed it. If one more death would reach the limit,
-    the job runs alone. starts: how often it was started. n: tokens recorded. seq: last event recorded.
+    deaths: workers that died while they prepared or computed it. If one more death would reach the limit,
+    the job runs alone. attempts: how often it was started. n: tokens recorded. seq: last event recorded.
     due_ms: when it was accepted, or its `not_before`. now_ms: time of this answer. lane: lane of its message.
     retries: how often it was put back after an error.
     """
@@ -56,8 +56,8 @@ class Claimed:
     epoch: int
     n: int
     seq: int
+    deaths: int
     attempts: int
-    starts: int
     due_ms: int
     body: str
     now_ms: int
@@ -264,7 +264,7 @@ UNENDED = ("queued", "running")
 class JobRecord:
     """A job's record, without its body. worker: the last one that held it. due_ms: from when it may run.
 
-    attempts: workers that died of it. starts: how often it was started. retries: how often it was put back
+    deaths: workers that died of it. attempts: how often it was started. retries: how often it was put back
     after an error, which is retry_error; retries_left: how often that may be again; None: it never was.
     retry_ms: when it is tried again, while it waits for that.
     claimed_ms, started_ms: of its last owner. ended_ms, finish_reason, error: of its final event; None until
@@ -278,8 +278,8 @@ class JobRecord:
     epoch: int
     seq: int
     n: int
+    deaths: int
     attempts: int
-    starts: int
     cancel: str | None
     submitted_ms: int
     due_ms: int
@@ -306,7 +306,7 @@ class JobOrigin(NamedTuple):
     """For what model a job is, how often it was started, and the id of its sender's trace."""
 
     model: str
-    num_starts: int
+    num_attempts: int
     trace_id: str | None
 
 
@@ -345,7 +345,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class DeadJob:
-    """A poisoned job: given up after `attempts` starts. worker: the last one that held it."""
+    """A poisoned job: given up after so many attempts. worker: the last one that held it."""
 
     job_id: str
     at_ms: int

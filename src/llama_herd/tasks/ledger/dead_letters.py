@@ -126,7 +126,7 @@ def read_letter(entry_id: bytes, fields: Mapping[bytes, bytes]) -> DeadLetter:
 
 
 def _dead_job(
-    job_id: bytes, at_ms: bytes, worker: bytes | None, queue: bytes, starts: bytes | None
+    job_id: bytes, at_ms: bytes, worker: bytes | None, queue: bytes, attempts: bytes | None
 ) -> DeadJob:
     last_worker = None if worker is None else text(worker)
-    return DeadJob(text(job_id), score_number(at_ms), last_worker, text(queue), number(starts))
+    return DeadJob(text(job_id), score_number(at_ms), last_worker, text(queue), number(attempts))

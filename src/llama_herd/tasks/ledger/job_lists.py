@@ -40,7 +40,7 @@ class JobRow(NamedTuple):
     queue: str
     worker: str | None
     n: int
-    starts: int
+    attempts: int
     submitted_ms: int
     due_ms: int
     retries: int

@@ -89,12 +89,12 @@ class JobReads(Keys):
         """Read the facts about a job's origin."""
 
         def read(reply: list[bytes | None]) -> JobOrigin:
-            queue, starts, envelope = reply
+            queue, attempts, envelope = reply
             headers = json.loads(envelope or b"{}").get("headers") or {}
             model = model_of(text(queue or b""), self.tenant)
-            return JobOrigin(model, number(starts), trace_id_of(headers))
+            return JobOrigin(model, number(attempts), trace_id_of(headers))
 
-        return RedisCall("HMGET", (self.job_key(job_id),), ("queue", "starts", "envelope"), read)
+        return RedisCall("HMGET", (self.job_key(job_id),), ("queue", "attempts", "envelope"), read)
 
     def place(self, job_id: str) -> RedisCall[Place | None]:
         """Where a waiting job stands; None if it does not wait."""
@@ -186,7 +186,7 @@ def _notes(json: bytes | None) -> Mapping[str, str]:
     return {}
 
 
-_NUMBERS = ("epoch", "seq", "n", "attempts", "starts", "submitted_ms", "due_ms", "retries", "preemptions")
+_NUMBERS = ("epoch", "seq", "n", "deaths", "attempts", "submitted_ms", "due_ms", "retries", "preemptions")
 _TIMES = ("deadline_ms", "retry_ms", "claimed_ms", "started_ms", "ended_ms")
 _OPTIONAL_NUMBERS = (*_TIMES, "preempted_n", "retries_left")
 _READERS: Mapping[str, Callable[[bytes | None], Any]] = {

@@ -80,7 +80,7 @@ class Ledger(JobReads):
 
     lease_ms: int = 3000
     stream_ttl_s: int = 3600
-    max_attempts: int = 3
+    max_deaths: int = 3
     max_queue: int = 0
     max_queue_tokens: int = 0
     dead_ttl_s: int = 604_800
@@ -100,7 +100,7 @@ class Ledger(JobReads):
             settings.tenant,
             settings.lease_ms,
             settings.stream_ttl_s,
-            settings.max_attempts,
+            settings.max_deaths,
             settings.max_queue,
             settings.max_queue_tokens,
             settings.dead_ttl_s,
@@ -165,7 +165,7 @@ class Ledger(JobReads):
         job is cancelled, expired or poisoned, its final event is written before the answer. queue: where the
         message was. If the job's record names another one, or none is given, it takes a round trip more.
         """
-        poisoned = f"{counted(self.max_attempts, 'worker')} died while preparing or running this job"
+        poisoned = f"{counted(self.max_deaths, 'worker')} died while preparing or running this job"
         return call(
             _CLAIM,
             read_claim,
@@ -174,7 +174,7 @@ class Ledger(JobReads):
             owner=owner,
             worker=self.worker,
             lease_ms=self.lease_ms,
-            max_attempts=self.max_attempts,
+            max_deaths=self.max_deaths,
             quarantined_s=self.dead_ttl_s,
             cancelled_tail=end_tail("cancelled"),
             late_tail=end_tail("deadline"),
@@ -353,11 +353,11 @@ def _number(raw: bytes | int) -> int:
 def read_claim(reply: list[Any]) -> ClaimAnswer:
     match kind := text(reply[0]):
         case "yours" | "adopt":
-            now_ms, epoch, n, seq, attempts, starts, due_ms = map(_number, reply[1:8])
+            now_ms, epoch, n, seq, deaths, attempts, due_ms = map(_number, reply[1:8])
             deadline_ms = _number(reply[8]) if reply[8] else None
             body, lane, retries = text(reply[9]), text(reply[10] or b""), _number(reply[11] or 0)
             claimed = Yours if kind == "yours" else Adopt
-            return claimed(epoch, n, seq, attempts, starts, due_ms, body, now_ms, deadline_ms, lane, retries)
+            return claimed(epoch, n, seq, deaths, attempts, due_ms, body, now_ms, deadline_ms, lane, retries)
         case "busy":
             return Busy(min(int(reply[1]), _MAX_BUSY_MS))
         case _:

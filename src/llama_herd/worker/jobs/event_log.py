@@ -155,7 +155,7 @@ class EventLog:
         self.pace = EventPace()
         self.author = author
         self._claimed_ms, self._claimed_s = claimed.now_ms, monotonic()
-        self._num_starts = claimed.starts
+        self._num_attempts = claimed.attempts
         self._num_retries = claimed.retries
         self._has_started = False
         self._recorded = recorded
@@ -192,7 +192,7 @@ class EventLog:
     @property
     def attempt(self) -> int:
         """Number of the attempt that writes now, or is about to start."""
-        return self._num_starts + (not self._has_started)
+        return self._num_attempts + (not self._has_started)
 
     @property
     def is_continued(self) -> bool:
@@ -206,14 +206,14 @@ class EventLog:
 
     def start(self, seed: int, num_prompt_tokens: int | None, num_cached: int | None = 0) -> EmitEntry:
         """Make the event that an attempt starts; the first one tells of the prompt, if asked to."""
-        self._num_starts += 1
+        self._num_attempts += 1
         self._has_started = True
         self.pace.begin(monotonic())
         started = Started(
             seq=self.seq + 1,
             job=self.job_id,
             epoch=self.epoch,
-            attempt=self._num_starts,
+            attempt=self._num_attempts,
             retries=self._num_retries,
             at_ms=self._claimed_ms + round(1000 * (monotonic() - self._claimed_s)),
             worker=self.author.worker,
@@ -316,7 +316,7 @@ class EventLog:
             usage=usage,
             text_sha256=self._text_hash.hexdigest(),
             error=error,
-            attempts=self._num_starts,
+            attempts=self._num_attempts,
             worker=self.author.worker,
             timings=timings,
         )
@@ -332,7 +332,7 @@ class EventLog:
             _, entry, self._text_hash = self._sent.pop()
             event = parse_event(entry.event)
             if isinstance(event, Started):
-                self._num_starts, self._has_started = event.attempt - 1, False
+                self._num_attempts, self._has_started = event.attempt - 1, False
             if isinstance(event, Token):
                 choice = event.choice or 0
                 self._outputs[choice].num_ids -= entry.num_ids

@@ -308,7 +308,7 @@ class Intake(threading.Thread):
         attempt = Attempt(
             EventLog(delivery.job_id, claimed, recorded, tenancy.author),
             [delivery],
-            is_last=0 < claimed.attempts == tenancy.settings.max_attempts - 1,
+            is_last=0 < claimed.deaths == tenancy.settings.max_deaths - 1,
             urgency=urgency_of(claimed.lane),
             trace_id=delivery.trace_id,
             waited_s=claimed.waited_s,
@@ -327,7 +327,7 @@ class Intake(threading.Thread):
         """
         if delivery.message.job and delivery.job_id in self._tenancy_of(delivery).revoked:
             return "cancelled"
-        goes_on = claimed.starts and not claimed.retries
+        goes_on = claimed.attempts and not claimed.retries
         return None if delivery.ended_by_celery == "deadline" and goes_on else delivery.ended_by_celery
 
     def _recorded(self, delivery: Delivery, first: StreamPart | ResponseError | None) -> RecordedOutputs:

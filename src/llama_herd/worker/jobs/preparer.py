@@ -277,4 +277,4 @@ def _may_join(opened: OpenedJob, lot: list[OpenedJob]) -> bool:
     Jobs of another urgency would stay noted for too long.
     """
     first, claimed = lot[0].claimed, opened.claimed
-    return len(lot) < MAX_LOT and claimed.lane == first.lane and not (claimed.attempts or first.attempts)
+    return len(lot) < MAX_LOT and claimed.lane == first.lane and not (claimed.deaths or first.deaths)

@@ -52,7 +52,7 @@ class SuspectInside:
 
 @dataclass(eq=False, kw_only=True)
 class SuspectGate:
-    """Lets claimed jobs in to be prepared and computed; a suspect, on its last attempt, only alone.
+    """Lets claimed jobs in to be prepared and computed; one that one more death would end only alone.
 
     So if the suspect kills the worker, no other job is hurt. It is alone until its attempt is sound, and then
     it counts as any other. Where a server computes, a suspect is alone in the server. Any thread may call.

@@ -103,5 +103,5 @@ class Sweeper(threading.Thread):
         for job_id, found in zip(job_ids, origins, strict=True):
             origin = found if isinstance(found, JobOrigin) else JobOrigin("", 0, None)
             author = EventAuthor(ledger.worker, origin.model, ledger.tenant)
-            line = author.line(job_id, origin.num_starts, origin.trace_id)
+            line = author.line(job_id, origin.num_attempts, origin.trace_id)
             log.warning("job put back into the queue", **line)

@@ -69,7 +69,7 @@ def poisoned(kind: Poison) -> Strike:
         mates = herd.jobs.unfinished()
 
         def is_given_up() -> bool:
-            num_victims, most = len(herd.killed) - num_killed, herd.settings.max_attempts
+            num_victims, most = len(herd.killed) - num_killed, herd.settings.max_deaths
             if num_victims > most:
                 raise BrokenLaw("poison is given up", f"it has killed {num_victims} workers", job_id)
             herd.replenish(num_workers)

@@ -84,8 +84,8 @@ def check_release(job_id: str, held: JobRecord, left: JobRecord) -> None:
     """
     if left.owner == held.owner:
         raise BrokenLaw("jobs are handed over", "it is left to the end of its lease", job_id)
-    if left.state == "queued" and left.attempts not in (0, held.attempts):
-        raise BrokenLaw("jobs are handed over", f"{left.attempts} deaths, not {held.attempts}", job_id)
+    if left.state == "queued" and left.deaths not in (0, held.deaths):
+        raise BrokenLaw("jobs are handed over", f"{left.deaths} deaths, not {held.deaths}", job_id)
 
 
 def seconds_to_exit(herd: Herd, worker: TendedWorker, *signals: signal.Signals) -> float:

@@ -121,7 +121,7 @@ function about(job) {
   const {metadata = {}, ...rest} = Object.fromEntries(Object.entries(asked).filter(([name]) => !ASKED.includes(name)));
   const parts = [
     facts([
-      ['Queue', job.queue], ['Worker', job.worker], ['Starts', count(job.starts)],
+      ['Queue', job.queue], ['Worker', job.worker], ['Attempts', count(job.attempts)],
       ['Again as', job.retried_as && link(job.retried_as)],
       ['Runs again', metadata.retry_of && link(metadata.retry_of)],
       ...Object.entries(metadata).filter(([name]) => name !== 'retry_of'),

@@ -3,12 +3,12 @@
 -- keys: job, events, pending, delayed, leases, waiting, deadlines, webhook, outbox, outbox_entries, outbox_dead,
 --       kept, ended, failed, untold, quarantine
 -- args: id, channel, ttl_s# (life of an ended job), failed_s# (its least, if it failed), owner, worker (its name),
---       lease_ms#, max_attempts#,
+--       lease_ms#, max_deaths#,
 --       quarantined_s# (life of a quarantined job), cancelled_tail, late_tail, poisoned_tail, lost_tail (of final events)
 -- list bare: args body, envelope, deadline_ms, not_before, tokens, lane, webhook, secret, keep_s, metadata, queue
 --       (what a bare message carries, see `record.lua`; of another message nothing)
 -- also lines: (pending:<list> of the list in which the job waits)
--- Answers: yours | adopt, now, epoch, n, seq, attempts, starts, due, deadline (ms or ''), body, lane, retries
+-- Answers: yours | adopt, now, epoch, n, seq, deaths, attempts, due, deadline (ms or ''), body, lane, retries
 --          busy, ms left | early | finished | settled | cancelled | expired | poison | unknown |
 --          declare, the line
 key.channel, key.ttl_s, key.failed_s = channel, ttl_s, failed_s
@@ -17,7 +17,7 @@ local now = now_ms()
 
 local function read_record()
   return redis.call('HMGET', key.job,
-    'state', 'cancel', 'deadline_ms', 'owner', 'lease', 'attempts', 'due_ms', 'queue', 'tokens',
+    'state', 'cancel', 'deadline_ms', 'owner', 'lease', 'deaths', 'due_ms', 'queue', 'tokens',
     'epoch', 'preparing', 'computing', 'lane', 'bare', 'retry_ms')
 end
 
@@ -47,7 +47,7 @@ if missing then return missing end
 if brought and record[14] ~= '1' and state ~= 'purged' then redis.call('HSET', key.job, 'bare', 1) end
 
 local function claimed(kind)
-  local fields = redis.call('HMGET', key.job, 'epoch', 'n', 'seq', 'attempts', 'starts', 'due_ms', 'body', 'lane', 'retries')
+  local fields = redis.call('HMGET', key.job, 'epoch', 'n', 'seq', 'deaths', 'attempts', 'due_ms', 'body', 'lane', 'retries')
   table.insert(fields, 7, deadline or '')
   return {kind, now, unpack(fields)}
 end
@@ -92,11 +92,11 @@ end
 
 -- Its worker died. That counts against the job if the worker was preparing or computing it, but not if it only
 -- waited there. After too many such deaths the job ends here.
-local attempts = tonumber(record[6])
+local deaths = tonumber(record[6])
 if current and (preparing == epoch or computing == epoch) then
-  attempts = redis.call('HINCRBY', key.job, 'attempts', 1)
+  deaths = redis.call('HINCRBY', key.job, 'deaths', 1)
 end
-if attempts >= max_attempts then
+if deaths >= max_deaths then
   key.failed_s = quarantined_s
   write_end(key, id, 'failed', poisoned_tail)
   redis.call('ZADD', key.quarantine, now, id)

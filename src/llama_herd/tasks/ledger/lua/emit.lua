@@ -35,7 +35,7 @@ local function refusal(record, leases, one)
 end
 
 -- Returns the number of deaths that count against the job once this event is written.
-local function attempts_after(record, n)
+local function deaths_after(record, n)
   local is_sound = n - (tonumber(record[9]) or 0) >= sound_tokens or now - (tonumber(record[8]) or now) >= sound_ms
   return is_sound and '0' or record[7] or '0'
 end
@@ -49,7 +49,7 @@ end
 local function emit(one)
   local tenant, job, seq, i = tenants[one.tenant], one.job, one.seq, one.i
   local record = redis.pcall('HMGET', job,
-    'owner', 'epoch', 'state', 'seq', 'n', 'cancel', 'attempts', 'started_ms', 'started_n')
+    'owner', 'epoch', 'state', 'seq', 'n', 'cancel', 'deaths', 'started_ms', 'started_n')
   if record.err then return {'error', 0, 0, record.err} end
   local answer = refusal(record, tenant.leases, one)
   if answer then return answer end
@@ -74,16 +74,16 @@ local function emit(one)
 
   if one.num_ids > 0 then
     local n = i + one.num_ids
-    redis.call('HSET', job, 'seq', seq, 'lease', lease, 'n', n, 'attempts', attempts_after(record, n))
+    redis.call('HSET', job, 'seq', seq, 'lease', lease, 'n', n, 'deaths', deaths_after(record, n))
   else
     redis.call('HSET', job, 'seq', seq, 'lease', lease)
   end
   tenant.renewed[one.id] = true
   if one.kind == 'started' then
-    redis.call('HINCRBY', job, 'starts', 1)
+    redis.call('HINCRBY', job, 'attempts', 1)
     redis.call('HSET', job, 'computing', one.epoch, 'started_ms', now, 'started_n', i)
   elseif one.kind == 'end' then
-    if not record[3] then redis.call('HSET', job, 'epoch', one.epoch, 'n', i, 'attempts', 0, 'starts', 0) end
+    if not record[3] then redis.call('HSET', job, 'epoch', one.epoch, 'n', i, 'deaths', 0, 'attempts', 0) end
     end_job(tenant, one)
   end
   redis.call('PUBLISH', tenant.channels .. one.id, one.event)

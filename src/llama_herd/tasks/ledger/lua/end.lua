@@ -6,12 +6,12 @@
 local MEETS_SOON_MS = 2000 -- for so long its message may still be met
 
 local function write_end(key, id, state, tail)
-  local epoch, seq, n, starts, worker, queue, lane, tokens = unpack(
-    redis.call('HMGET', key.job, 'epoch', 'seq', 'n', 'starts', 'worker', 'queue', 'lane', 'tokens'))
+  local epoch, seq, n, attempts, worker, queue, lane, tokens = unpack(
+    redis.call('HMGET', key.job, 'epoch', 'seq', 'n', 'attempts', 'worker', 'queue', 'lane', 'tokens'))
   epoch, seq = epoch + 1, seq + 1
   local event = string.format(
     '{"v":1,"seq":%d,"job":"%s","epoch":%d,"type":"end","n":%d,"attempts":%d,"worker":%s,%s',
-    seq, id, epoch, n, starts, worker and cjson.encode(worker) or 'null', tail)
+    seq, id, epoch, n, attempts, worker and cjson.encode(worker) or 'null', tail)
   redis.call('XADD', key.events, string.format('%d-0', seq), 'e', event)
   redis.call('HSET', key.job, 'state', state, 'epoch', epoch, 'seq', seq, 'lease', 0)
   redis.call('HDEL', key.job, 'owner')

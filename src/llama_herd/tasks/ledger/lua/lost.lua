@@ -6,6 +6,6 @@ local function end_lost(key, id, tail)
   redis.call('ZREM', key.pending, id)  -- nobody knows for which queue it was counted
   redis.call('ZREM', key.delayed, id)
   redis.call('HSET', key.job, 'queue', '', 'tokens', 0, 'seq', last and string.match(last[1], '^%d+') or 0,
-    'epoch', 0, 'n', 0, 'attempts', 0, 'starts', 0, 'submitted_ms', now_ms(), 'due_ms', now_ms())
+    'epoch', 0, 'n', 0, 'deaths', 0, 'attempts', 0, 'submitted_ms', now_ms(), 'due_ms', now_ms())
   write_end(key, id, 'failed', tail)
 end

@@ -16,7 +16,7 @@ local function write_record(key, id, now, new, bare, counts)
   redis.call('HSET', key.job,
     'state', 'queued', 'body', new.body, 'queue', new.queue, 'lane', new.lane, 'envelope', new.envelope,
     'tokens', new.tokens, 'submitted_ms', now, 'due_ms', due, 'bare', bare,
-    'epoch', 0, 'seq', 0, 'n', 0, 'lease', 0, 'attempts', 0, 'starts', 0, 'waits', 0,
+    'epoch', 0, 'seq', 0, 'n', 0, 'lease', 0, 'deaths', 0, 'attempts', 0, 'waits', 0,
     'pushes', bare == 0 and due <= now and 1 or 0)
   if deadline_ms ~= '' then redis.call('HSET', key.job, 'deadline_ms', deadline_ms) end
   if new.webhook ~= '' then redis.call('HSET', key.job, 'webhook', new.webhook) end

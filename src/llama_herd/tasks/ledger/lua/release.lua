@@ -20,7 +20,7 @@ begin_to_wait(key, id, now, false,
 -- Without an owner, all events that this worker still sends for the job are fenced.
 redis.call('HSET', key.job, 'state', 'queued', 'lease', 0)
 redis.call('HDEL', key.job, 'owner')
-if has_died == '1' then redis.call('HINCRBY', key.job, 'attempts', 1) end
+if has_died == '1' then redis.call('HINCRBY', key.job, 'deaths', 1) end
 redis.call('ZREM', key.leases, id)
 if list then push_first(key.job, id, list, now) end
 return 'released'

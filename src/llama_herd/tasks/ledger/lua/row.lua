@@ -1,5 +1,5 @@
 -- What lists of jobs tell of each: its id, then these fields of its record.
-local ROW = {'state', 'queue', 'worker', 'n', 'starts', 'submitted_ms', 'due_ms', 'retries', 'preemptions',
+local ROW = {'state', 'queue', 'worker', 'n', 'attempts', 'submitted_ms', 'due_ms', 'retries', 'preemptions',
   'deadline_ms', 'preempted_n', 'retries_left', 'retry_ms', 'ended_ms', 'finish_reason', 'error', 'metadata'}
 
 -- Returns the row, and its fields by their names; nothing if there is no record.
