@@ -14,7 +14,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
-from llama_herd.tasks.protocol.priority import LOW, NORMAL, URGENT
+from llama_herd.tasks.protocol.priority import LOW, NORMAL, URGENT, urgency_of
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.thread import EngineThread
@@ -246,7 +246,7 @@ def test_an_urgent_job_passes_those_that_have_not_waited_long() -> None:
     def opened(lane: str, claimed_s: float, *, is_last: bool = False) -> OpenedJob:
         claim = Yours(1, 0, 0, deaths=int(is_last), attempts=0, due_ms=0, body="", now_ms=0, lane=lane)
         stream = EventLog("job", claim, RecordedOutputs.from_events([]), EventAuthor("w", "m"))
-        attempt = Attempt(stream, [], claimed_s=claimed_s, is_last=is_last)
+        attempt = Attempt(stream, [], claimed_s=claimed_s, is_last=is_last, urgency=urgency_of(lane))
         return OpenedJob(attempt, claim, RecordedOutputs.from_events([]))
 
     jobs = [

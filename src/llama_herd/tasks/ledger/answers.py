@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from redis.exceptions import ResponseError
+
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.connection.temporary_errors import is_temporary_text
 from llama_herd.tasks.ledger.replies import text
@@ -50,7 +52,8 @@ class Claimed:
     deaths: workers that died while they prepared or computed it. If one more death would reach the limit,
     the job runs alone. attempts: how often it was started. n: tokens recorded. seq: last event recorded.
     due_ms: when it was accepted, or its `not_before`. now_ms: time of this answer. lane: lane of its message.
-    retries: how often it was put back after an error.
+    retries: how often it was put back after an error. first_part: of its stream, or what Redis said when
+    that was to be read; None: nobody has read it yet.
     """
 
     epoch: int
@@ -64,6 +67,7 @@ class Claimed:
     deadline_ms: int | None = None
     lane: str = NORMAL
     retries: int = 0
+    first_part: "StreamPart | ResponseError | None" = None
 
     @property
     def waited_s(self) -> float:

@@ -4,6 +4,7 @@ import heapq
 import threading
 from collections.abc import Sequence as Rows
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from math import inf
 from queue import Empty, Queue
@@ -26,7 +27,6 @@ from llama_herd.tasks.ledger.answers import (
     Early,
     Ended,
     Settled,
-    StreamPart,
     Unknown,
     Yours,
 )
@@ -196,23 +196,26 @@ class Intake(threading.Thread):
             return
         if not any(isinstance(answer, ResponseError) for answer in answers):
             self._is_refused = False
-        first_parts = self._first_parts(lot, answers)
-        for delivery, answer in zip(lot, answers, strict=True):
+        for delivery, answer in zip(lot, self._with_first_parts(lot, answers), strict=True):
             self._breaks.pop(delivery, None)
-            self._act_or_end(delivery, answer, first_parts.get(delivery))
+            self._act_or_end(delivery, answer)
 
-    def _first_parts(
-        self, lot: Rows[Delivery], answers: Rows[ClaimAnswer | ResponseError]
-    ) -> dict[Delivery, StreamPart | ResponseError]:
-        """The beginnings of the streams of jobs that have run before, in one round trip."""
+    def _with_first_parts(
+        self, lot: Rows[Delivery], answers: list[ClaimAnswer | ResponseError]
+    ) -> list[ClaimAnswer | ResponseError]:
+        """The answers, with the beginnings of the streams of jobs that have run before, in one round trip."""
         pairs = zip(lot, answers, strict=True)
-        begun = [one for one, answer in pairs if isinstance(answer, Yours) and answer.seq]
+        begun = {one: answer for one, answer in pairs if isinstance(answer, Yours) and answer.seq}
         calls = [self._tenancy_of(one).reader.part(one.job_id, with_scores=False) for one in begun]
         try:
             parts = run_calls(self._redis, calls)
         except RedisError:
-            return {}  # each is read again by itself
-        return dict(zip(begun, parts, strict=True))
+            return answers  # each is read again by itself
+        found = {
+            one: replace(answer, first_part=part)
+            for (one, answer), part in zip(begun.items(), parts, strict=True)
+        }
+        return [found.get(one, answer) for one, answer in zip(lot, answers, strict=True)]
 
     def _note_outage(self, error: RedisError) -> None:
         """Log why claims are made again, once until Redis takes them."""
@@ -232,30 +235,23 @@ class Intake(threading.Thread):
                     continue
             self._put_off(one, RETRY_S)
 
-    def _act_or_end(
-        self,
-        delivery: Delivery,
-        answer: ClaimAnswer | ResponseError,
-        first: StreamPart | ResponseError | None = None,
-    ) -> None:
+    def _act_or_end(self, delivery: Delivery, answer: ClaimAnswer | ResponseError) -> None:
         """Act on the answer to a claim, or on an error of Redis, also one that comes meanwhile."""
         try:
             if isinstance(answer, ResponseError):
                 raise answer
-            self._act(delivery, answer, first)
+            self._act(delivery, answer)
         except RedisError as error:
             self._act_on_error(delivery, error)
 
-    def _act(
-        self, delivery: Delivery, answer: ClaimAnswer, first: StreamPart | ResponseError | None = None
-    ) -> None:
-        """Act on the answer to a claim. `first` is the beginning of the job's stream, if it was read."""
+    def _act(self, delivery: Delivery, answer: ClaimAnswer) -> None:
+        """Act on the answer to a claim."""
         match answer:
             case Adopt():
                 if not self._tenancy_of(delivery).claims.adopt(delivery):
                     self._claim_again(delivery)
             case Claimed():
-                self._open(delivery, answer, first)
+                self._open(delivery, answer)
             case Busy():
                 self._put_off(delivery, answer.remaining_ms / 1000 + LEASE_MARGIN_S)
             case Ended() | Unknown():  # one whose record is forgotten has ended, and Celery may not know it
@@ -299,11 +295,9 @@ class Intake(threading.Thread):
         else:
             self._act(delivery, answer)
 
-    def _open(
-        self, delivery: Delivery, claimed: Claimed, first: StreamPart | ResponseError | None = None
-    ) -> None:
+    def _open(self, delivery: Delivery, claimed: Claimed) -> None:
         """Begin an attempt at a claimed job, where its stream ends."""
-        recorded = self._recorded(delivery, first) if claimed.seq else NOTHING
+        recorded = self._recorded(delivery, claimed) if claimed.seq else NOTHING
         tenancy = self._tenancy_of(delivery)
         attempt = Attempt(
             EventLog(delivery.job_id, claimed, recorded, tenancy.author),
@@ -330,11 +324,12 @@ class Intake(threading.Thread):
         goes_on = claimed.attempts and not claimed.retries
         return None if delivery.ended_by_celery == "deadline" and goes_on else delivery.ended_by_celery
 
-    def _recorded(self, delivery: Delivery, first: StreamPart | ResponseError | None) -> RecordedOutputs:
+    def _recorded(self, delivery: Delivery, claimed: Claimed) -> RecordedOutputs:
         """Read what earlier attempts have recorded; nothing if not only workers have written the stream."""
         try:
             reader = self._tenancy_of(delivery).reader
-            return RecordedOutputs.from_events(reader.events(delivery.job_id, first, with_scores=False))
+            events = reader.events(delivery.job_id, claimed.first_part, with_scores=False)
+            return RecordedOutputs.from_events(events)
         except RedisError as error:
             if is_temporary(error):
                 raise

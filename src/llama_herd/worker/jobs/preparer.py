@@ -18,7 +18,6 @@ from llama_herd.tasks.ledger.held_jobs import prepare
 from llama_herd.tasks.ledger.redis_call import run_calls
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.kinds import parse_job
-from llama_herd.tasks.protocol.priority import urgency_of
 from llama_herd.tasks.protocol.structured_outputs import FORM_FIELDS
 from llama_herd.worker.engine.interface import Abort, JobEngine
 from llama_herd.worker.engine.sequence import Sequence
@@ -57,7 +56,7 @@ class OpenedJob:
     @property
     def turn(self) -> tuple[bool, float]:
         """The job with the smallest one begins first; suspects come last."""
-        head_start_s = HEAD_START_S * urgency_of(self.claimed.lane)
+        head_start_s = HEAD_START_S * self.attempt.urgency
         return self.attempt.is_last, self.attempt.claimed_s - head_start_s
 
     @cached_property
