@@ -11,7 +11,7 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.ops.families import Values, counter, gauge, histogram
 from llama_herd.tasks.protocol.events import GOOD_ENDS
 from llama_herd.tasks.protocol.worker_status import WorkerState
-from llama_herd.worker.engine.interface import StepFigures
+from llama_herd.worker.engine.figures import StepFigures
 from llama_herd.worker.grammars.figures import GrammarFigures
 from llama_herd.worker.jobs.figures import JobFigures, WorkerFigures
 

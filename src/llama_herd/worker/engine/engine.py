@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence as Rows
-from dataclasses import replace
 from math import inf
 from time import monotonic
 from typing import NamedTuple
@@ -19,15 +18,8 @@ from llama_herd.worker.engine.device_error import (
     memory_failure,
     raise_if_lost,
 )
-from llama_herd.worker.engine.interface import (
-    Abort,
-    EngineStats,
-    SampledToken,
-    SequenceInfo,
-    Sink,
-    StepFigures,
-    StepOutput,
-)
+from llama_herd.worker.engine.figures import EngineStats, StepFigures
+from llama_herd.worker.engine.interface import Abort, SampledToken, SequenceInfo, Sink, StepOutput
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.rest import Rest
 from llama_herd.worker.engine.runner import Read, Reading, Row, Runner
@@ -99,7 +91,7 @@ class Engine:
         self._read_s = 0.0  # when a forward was read last
         self._size_limits = SizeLimits()
         self._rest = Rest(prefill, clock)
-        self._num_steps = self._num_recomputed_tokens = self._num_prompt_tokens = 0
+        self._num_steps = self._num_recomputed_tokens = 0
         self._figures = StepFigures()
 
     @property
@@ -177,12 +169,12 @@ class Engine:
             kv_cache_usage=pages.num_held / pages.num_pages,
             num_prefix_tokens=prefixes.num_found_tokens,
             num_prefix_queries=prefixes.num_queried_tokens,
-            steps=replace(self._figures, num_prompt_tokens=self._num_prompt_tokens),
+            steps=self._figures,
         )
 
     def count_anew(self) -> None:
         """Forget what all forwards have computed; only the figures change."""
-        self._figures, self._num_prompt_tokens = StepFigures(), 0
+        self._figures = StepFigures()
 
     def fail_running(self, error: Failure) -> None:
         """End every running sequence with an error; those that wait are untouched."""
@@ -238,7 +230,7 @@ class Engine:
         self._rest.note_begun(sequence)
         self._note_deadline(sequence)
         if sequence.choice == 0 or sequence.vector is not None:  # other outputs share a prompt
-            self._num_prompt_tokens += len(sequence.prompt_ids)
+            self._figures = self._figures.with_prompt(len(sequence.prompt_ids))
         num_cached = min(sequence.num_cached, len(sequence.prompt_ids))  # it may have recorded ids, too
         return StepOutput(sequence.info, has_started=True, num_cached=num_cached)
 

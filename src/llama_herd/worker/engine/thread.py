@@ -10,7 +10,8 @@ import structlog
 
 from llama_herd.worker.engine.device_error import raise_if_lost
 from llama_herd.worker.engine.engine import Engine, failure_of
-from llama_herd.worker.engine.interface import Abort, EngineStats, SequenceInfo
+from llama_herd.worker.engine.figures import EngineStats
+from llama_herd.worker.engine.interface import Abort, SequenceInfo
 from llama_herd.worker.engine.sequence import Sequence
 
 log = structlog.get_logger(__name__)

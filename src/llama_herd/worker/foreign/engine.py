@@ -15,14 +15,8 @@ import structlog
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.protocol.events import Failure
-from llama_herd.worker.engine.interface import (
-    Abort,
-    EngineStats,
-    SampledToken,
-    SequenceInfo,
-    Sink,
-    StepOutput,
-)
+from llama_herd.worker.engine.figures import EngineStats
+from llama_herd.worker.engine.interface import Abort, SampledToken, SequenceInfo, Sink, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.wait_queue import WaitQueue
 from llama_herd.worker.foreign.backend import Backend, Generated, JobRefused, ServerBusy, ServerFault

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from llama_herd.ops.histogram import Histogram
-from llama_herd.worker.engine.interface import GAPS, EngineStats, StepFigures
+from llama_herd.worker.engine.figures import GAPS, EngineStats, StepFigures
 from llama_herd.worker.engine.sequence import Sequence
 
 #: The gap of late is the mean of about so many parts of outputs.

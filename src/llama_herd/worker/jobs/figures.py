@@ -11,7 +11,7 @@ from time import monotonic
 from llama_herd.ops.histogram import Histogram
 from llama_herd.tasks.protocol.events import GOOD_ENDS
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
-from llama_herd.worker.engine.interface import EngineStats
+from llama_herd.worker.engine.figures import EngineStats
 from llama_herd.worker.grammars.figures import GrammarFigures
 from llama_herd.worker.jobs.attempt import Attempt
 
