@@ -5,15 +5,13 @@ import torch
 
 from llama_herd.errors import DeviceLost
 from llama_herd.worker.engine.device_error import (
-    FIX,
-    MEMORY_ERROR,
     is_lack_of_memory,
     is_lost,
     lost_by,
     raise_if_lost,
 )
-from llama_herd.worker.engine.engine import failure_of
 from llama_herd.worker.engine.graph_device import CaptureError
+from llama_herd.worker.engine.step_failures import FIX, MEMORY_ERROR, failure_of
 
 #: What torch adds to each error of CUDA, whatever it is.
 ADVICE = """

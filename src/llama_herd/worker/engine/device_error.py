@@ -3,16 +3,7 @@
 import re
 import sys
 
-from llama_herd.error_code import ErrorCode
 from llama_herd.errors import DeviceLost
-from llama_herd.tasks.protocol.events import Failure
-
-FIX = "Fix: lower HERD_SLOTS, HERD_PREFILL_TOKENS or HERD_KV_CACHE_TOKENS of the worker"
-
-#: For an error that names no numbers.
-MEMORY_ERROR = Failure(
-    code=ErrorCode.OUT_OF_MEMORY, message=f"the device lacks memory for the job's next tokens. {FIX}"
-)
 
 #: torch raises OutOfMemoryError for what its own allocator lacks on a GPU. All else only words tell: of a
 #: CPU's allocator, of CUDA's driver, of its libraries, and of Triton.
@@ -63,15 +54,6 @@ def numbers_of(error: Exception) -> str | None:
     if asked is None:
         return None
     return f"{asked[1]} more were needed, {free[1] if free else 'less'} were free"
-
-
-def memory_failure(error: Exception) -> Failure:
-    """The error that a job gets, with the numbers if torch names them."""
-    numbers = numbers_of(error)
-    if numbers is None:
-        return MEMORY_ERROR
-    message = f"the device lacks memory for the job's next tokens: {numbers}. {FIX}"
-    return MEMORY_ERROR.model_copy(update={"message": message})
 
 
 def raise_if_lost(error: Exception) -> None:

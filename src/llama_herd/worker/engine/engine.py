@@ -8,16 +8,9 @@ from typing import NamedTuple
 
 import structlog
 
-from llama_herd.error_code import ErrorCode
-from llama_herd.errors import GenerationError
 from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.protocol.events import Failure
-from llama_herd.worker.engine.device_error import (
-    MEMORY_ERROR,
-    is_lack_of_memory,
-    memory_failure,
-    raise_if_lost,
-)
+from llama_herd.worker.engine.device_error import is_lack_of_memory, raise_if_lost
 from llama_herd.worker.engine.figures import EngineStats, StepFigures
 from llama_herd.worker.engine.interface import Abort, SampledToken, SequenceInfo, Sink, StepOutput
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
@@ -27,24 +20,15 @@ from llama_herd.worker.engine.sampling.row import NO_TOKEN
 from llama_herd.worker.engine.scheduler import Scheduler
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.size_limits import SizeLimits
+from llama_herd.worker.engine.step_failures import (
+    MEMORY_ERROR,
+    NOTHING_FOLLOWS,
+    NUMERIC_ERROR,
+    VECTOR_ERROR,
+    failure_of,
+)
 
 log = structlog.get_logger(__name__)
-
-NUMERIC_ERROR = Failure(
-    code=ErrorCode.NUMERIC_ERROR,
-    message="the logits contain NaN or infinity: a fault of the model, or of extreme penalties of the job",
-)
-
-VECTOR_ERROR = Failure(
-    code=ErrorCode.NUMERIC_ERROR,
-    message="the vector of a text contains NaN or infinity, which is a fault of the model",
-)
-
-NOTHING_FOLLOWS = Failure(
-    code=ErrorCode.NUMERIC_ERROR,
-    message="no token may follow: the vocabulary lacks what the job's schema or grammar wants, or "
-    + NUMERIC_ERROR.message,
-)
 
 
 class Flight(NamedTuple):
@@ -369,16 +353,3 @@ class Engine:
     def _hand_on(self, outputs: list[StepOutput]) -> None:
         if outputs:
             self._sink(outputs)
-
-
-def failure_of(error: Exception) -> Failure:
-    """The error that a job gets for an exception in its step: of others than ours the type only.
-
-    Their texts may quote prompts.
-    """
-    if isinstance(error, GenerationError):
-        return Failure.from_error(error)
-    if is_lack_of_memory(error):
-        return memory_failure(error)
-    message = f"{type(error).__name__} in the model's forward pass"
-    return Failure(code=ErrorCode.MODEL_ERROR, message=message)

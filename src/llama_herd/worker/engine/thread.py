@@ -9,10 +9,11 @@ from time import monotonic
 import structlog
 
 from llama_herd.worker.engine.device_error import raise_if_lost
-from llama_herd.worker.engine.engine import Engine, failure_of
+from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.figures import EngineStats
 from llama_herd.worker.engine.interface import Abort, SequenceInfo
 from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.step_failures import failure_of
 
 log = structlog.get_logger(__name__)
 
