@@ -16,7 +16,7 @@ from redis import Redis
 from benchmarks.harness import Benchmark, main
 from benchmarks.report import Row, Table
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.worker.engine.interface import SampledToken, StepOutput
+from llama_herd.worker.engine.interface import NewTokens, SampledToken, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from tests.chaos.harness.patience import wait_until
 from tests.worker.jobs.publisher_desk import Desk
@@ -73,7 +73,7 @@ def published(redis: Redis, plan: Plan, flush_ms: int) -> Row:
 
 def step_outputs(attempts: list[Attempt], step: int) -> list[StepOutput]:
     token = (SampledToken(1 + step % 3),)
-    return [StepOutput(attempt.sequences[0], token, " one") for attempt in attempts]
+    return [NewTokens(attempt.sequences[0], token, " one") for attempt in attempts]
 
 
 BENCHMARK = Benchmark("publisher_cost", __doc__, Plan(), measure)

@@ -25,7 +25,7 @@ from llama_herd.tasks.protocol.priority import MIN_PRIORITY
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.engine import Engine
-from llama_herd.worker.engine.interface import SampledToken, SequenceInfo, StepOutput
+from llama_herd.worker.engine.interface import Admitted, NewTokens, SampledToken, SequenceInfo, StepOutput
 from llama_herd.worker.engine.prefill import TOKENS, prefills_of
 from llama_herd.worker.engine.prefill_budget import ForwardCosts, PrefillBudget
 from llama_herd.worker.engine.runner import Read, Reading, Row
@@ -154,9 +154,9 @@ class SimulatedEngine:
 
     def _take(self, outputs: list[StepOutput]) -> None:
         for output in outputs:
-            if output.has_started:
+            if isinstance(output, Admitted):
                 self.begun.append((self.runner.now_s, output.sequence))
-            if output.tokens:
+            if isinstance(output, NewTokens):
                 self.drawn_s.setdefault(output.sequence.job_id, []).append(self.runner.now_s)
 
 

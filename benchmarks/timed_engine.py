@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.engine.interface import StepOutput
+from llama_herd.worker.engine.interface import Finished, NewTokens, StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 
@@ -34,14 +34,16 @@ class Trace:
 
     def note(self, outputs: Sequence[StepOutput]) -> None:
         """What an engine's sink does. Raises RuntimeError for a job that ends by an error."""
-        now_s = perf_counter()
+        now_s, num_tokens = perf_counter(), 0
         for output in outputs:
-            if output.error is not None:
-                raise RuntimeError(f"{output.sequence.job_id}: {output.error.message}")
-            if output.ids:
-                self.token_s.setdefault(output.sequence.job_id, []).append(now_s)
-                self.ids.setdefault(output.sequence.job_id, []).extend(output.ids)
-        if num_tokens := sum(len(output.ids) for output in outputs):
+            job_id = output.sequence.job_id
+            if isinstance(output, Finished) and output.error is not None:
+                raise RuntimeError(f"{job_id}: {output.error.message}")
+            if isinstance(output, NewTokens):
+                num_tokens += len(output.tokens)
+                self.token_s.setdefault(job_id, []).append(now_s)
+                self.ids.setdefault(job_id, []).extend(token.token_id for token in output.tokens)
+        if num_tokens:
             self.steps.append(Step(now_s, num_tokens))
 
     @property

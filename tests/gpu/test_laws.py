@@ -20,7 +20,7 @@ from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.engine import Engine
-from llama_herd.worker.engine.interface import StepOutput
+from llama_herd.worker.engine.interface import Finished, NewTokens, NewVector, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.device import pin_device
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -83,7 +83,7 @@ def generate(model: LoadedModel, texts: Iterable[list[int]]) -> list[list[int]]:
         engine.submit(each)
     while engine.has_work:
         engine.step()
-    assert {output.finish_reason for output in outputs} == {None, "length"}
+    assert {one.finish_reason for one in outputs if isinstance(one, Finished)} == {"length"}
     return [each.ids for each in sequences]
 
 
@@ -94,7 +94,7 @@ def vectors(model: LoadedModel, prefill_tokens: int) -> Tensor:
     engine.submit(*model.maker.sequences("texts", EmbeddingJob(text_ids=tuple(map(tuple, TEXTS))), now_ms=0))
     while engine.has_work:
         engine.step()
-    found = {output.sequence.choice: output.vector for output in outputs if output.vector}
+    found = {one.sequence.choice: one.vector for one in outputs if isinstance(one, NewVector)}
     return torch.stack(
         [torch.frombuffer(bytearray(found[n]), dtype=torch.float32) for n in range(len(TEXTS))]
     )
@@ -222,7 +222,7 @@ def test_a_decode_step_waits_for_the_card_once_however_many_rows_it_has(
     engine = engine_of(model, outputs, graphs="off")
     for n, prompt in enumerate(prompts(16)):
         engine.submit(sequence(model, f"job-{n}", prompt, **fields))
-    while len({output.sequence for output in outputs if output.ids}) < 16:
+    while len({one.sequence for one in outputs if isinstance(one, NewTokens)}) < 16:
         engine.step()
     torch.cuda.set_sync_debug_mode("warn")
     try:
@@ -252,7 +252,7 @@ def test_an_out_of_memory_is_the_error_of_the_request_that_needs_the_memory(tmp_
             engine.step()
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    reasons = {output.sequence: output.finish_reason for output in outputs if output.finish_reason}
+    reasons = {one.sequence: one.finish_reason for one in outputs if isinstance(one, Finished)}
     assert reasons == {**dict.fromkeys([one.info for one in small], "length"), large.info: "error"}
     model.cache.prefixes.check()
 

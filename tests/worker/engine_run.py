@@ -8,7 +8,7 @@ from llama_herd.model.cache import Cache
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.engine import Engine
-from llama_herd.worker.engine.interface import StepOutput
+from llama_herd.worker.engine.interface import Admitted, Finished, NewTokens, SequenceInfo, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -27,14 +27,29 @@ class Collector(list[StepOutput]):
     def ids(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = defaultdict(list)
         for output in self:
-            found[output.sequence.job_id] += output.ids
+            if isinstance(output, NewTokens):
+                found[output.sequence.job_id] += [token.token_id for token in output.tokens]
         return found
+
+    @property
+    def text(self) -> str:
+        return "".join(output.text for output in self if isinstance(output, NewTokens))
+
+    @property
+    def errors(self) -> list[str]:
+        """Their codes."""
+        ends = [output for output in self if isinstance(output, Finished)]
+        return [end.error.code for end in ends if end.error is not None]
+
+    @property
+    def admitted(self) -> list[SequenceInfo]:
+        return [output.sequence for output in self if isinstance(output, Admitted)]
 
     @property
     def ends(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = defaultdict(list)
         for output in self:
-            if output.finish_reason:
+            if isinstance(output, Finished):
                 found[output.sequence.job_id].append(output.finish_reason)
         return found
 

@@ -11,6 +11,7 @@ from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.ranking_job import RankingJob
+from llama_herd.worker.engine.interface import NewVector
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -82,6 +83,6 @@ class TextEngine(AbstractContextManager["TextEngine"]):
 
 def vectors_in(outputs: Collector) -> Tensor:
     """The vectors (N, W) that outputs of one job bring, in the order of its texts."""
-    raw = {one.sequence.choice: one.vector or b"" for one in outputs if one.finish_reason == "stop"}
+    raw = {one.sequence.choice: one.vector for one in outputs if isinstance(one, NewVector)}
     assert sorted(raw) == [*range(len(raw))]
     return torch.stack([torch.frombuffer(bytearray(raw[at]), dtype=torch.float32) for at in range(len(raw))])

@@ -6,7 +6,7 @@ from typing import Any
 
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.engine.interface import StepOutput
+from llama_herd.worker.engine.interface import Finished, NewTokens, PromptScores, SampledToken, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from tests.worker.engine_run import PREFIX
@@ -70,10 +70,12 @@ def said(sink: list[StepOutput]) -> Said:
     found: Said = {}
     for output in sink:
         lines = found.setdefault((output.sequence.job_id, output.sequence.choice), [])
-        for token in (*output.tokens, *(output.prompt_scores or ())):
+        for token in _tokens_of(output):
             lines.append((token.token_id, token.logprob is None, [token_id for token_id, _ in token.top]))
-        lines += [output.text] if output.text else []
-        lines += [output.finish_reason, output.stop_reason] if output.finish_reason else []
+        if isinstance(output, NewTokens):
+            lines += [output.text] if output.text else []
+        if isinstance(output, Finished):
+            lines += [output.finish_reason, output.stop_reason]
     return found
 
 
@@ -81,7 +83,16 @@ def logprobs(sink: list[StepOutput]) -> dict[str, list[float]]:
     """All log-probabilities that are said of each job."""
     found: dict[str, list[float]] = {}
     for output in sink:
-        for token in (*output.tokens, *(output.prompt_scores or ())):
+        for token in _tokens_of(output):
             numbers = found.setdefault(output.sequence.job_id, [])
             numbers += [token.logprob or 0.0, *(value for _, value in token.top)]
     return found
+
+
+def _tokens_of(output: StepOutput) -> tuple[SampledToken, ...]:
+    match output:
+        case NewTokens():
+            return output.tokens
+        case PromptScores():
+            return output.scores
+    return ()

@@ -21,7 +21,7 @@ from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.engine.engine import Engine
-from llama_herd.worker.engine.interface import StepOutput
+from llama_herd.worker.engine.interface import Admitted, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -136,7 +136,7 @@ def test_the_first_output_tells_what_of_the_prompt_was_cached(settings: WorkerSe
         for prompt_ids, sampling in asked:
             outputs: list[StepOutput] = []
             Run(model.engine(changed, outputs.extend), sequences(model, prompt_ids, **sampling))
-            starts.append(next(one.num_cached for one in outputs if one.has_started))
+            starts.append(next(one.num_cached for one in outputs if isinstance(one, Admitted)))
         return starts
 
     asked: list[tuple[tuple[int, ...], dict[str, Any]]] = [
@@ -163,7 +163,7 @@ def test_a_resumed_output_tells_no_more_than_the_prompt(settings: WorkerSettings
     resumed.replay(ids[:40])
     outputs: list[StepOutput] = []
     Run(model.engine(settings, outputs.extend), [resumed])
-    assert [one.num_cached for one in outputs if one.has_started] == [100]
+    assert [one.num_cached for one in outputs if isinstance(one, Admitted)] == [100]
 
 
 @pytest.mark.long

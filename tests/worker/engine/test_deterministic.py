@@ -12,7 +12,7 @@ from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.tiling import FIXED
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.engine.interface import SampledToken, StepOutput
+from llama_herd.worker.engine.interface import Finished, NewTokens, PromptScores, SampledToken, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -72,12 +72,15 @@ class Outcome:
     prompt_scores: tuple[SampledToken, ...] | None = None
 
     def add(self, output: StepOutput) -> None:
-        self.drawn += output.tokens
-        self.text += output.text
-        self.finish_reason = output.finish_reason
-        if output.prompt_scores is not None:
-            assert self.prompt_scores is None, "a prompt is scored once"
-            self.prompt_scores = output.prompt_scores
+        match output:
+            case NewTokens():
+                self.drawn += output.tokens
+                self.text += output.text
+            case PromptScores():
+                assert self.prompt_scores is None, "a prompt is scored once"
+                self.prompt_scores = output.scores
+            case Finished():
+                self.finish_reason = output.finish_reason
 
 
 class Mix:

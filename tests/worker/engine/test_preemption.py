@@ -12,6 +12,7 @@ from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
 from llama_herd.model.prefix_cache import Digest, PrefixCache
 from llama_herd.tasks.protocol.priority import MAX_PRIORITY
 from llama_herd.worker.engine.engine import Engine
+from llama_herd.worker.engine.interface import Displaced
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.scheduler import MAX_PREEMPTIONS, Scheduler
 from llama_herd.worker.engine.sequence import Sequence
@@ -208,9 +209,9 @@ def test_a_start_is_said_once_however_often_a_place_is_lost() -> None:
         one.is_confirmed = False
     for _ in range(20):
         engine.step()
-        engine.confirm([output.sequence for output in sink if output.has_started])
+        engine.confirm(sink.admitted)
     finish(engine)
-    assert sorted(one.sequence.job_id for one in sink if one.has_started) == ["row", "small", "urgent"]
+    assert sorted(one.job_id for one in sink.admitted) == ["row", "small", "urgent"]
     assert set(sink.ends) == {"row", "small", "urgent"}
 
 
@@ -288,7 +289,7 @@ def disturb(
     number = 0
     while engine.has_work or engine.scheduler.running:
         engine.step()
-        engine.confirm([output.sequence for output in sink if output.has_started])
+        engine.confirm(sink.admitted)
         engine.prefixes.check()
         if number < len(low) and rng.random() < 0.25:
             prompt = rng.choice(["now", "now and " * rng.randint(1, 20)])
@@ -326,8 +327,8 @@ def test_preempted_rows_end_with_the_ids_of_an_undisturbed_run(
         finish(engine)
         found = {name: lines for name, lines in said(sink).items() if not name[0].startswith("urgent")}
         assert found == undisturbed, f"seed {seed}"
-        assert sum(one.has_left for one in sink) == num_preempted > 0, f"seed {seed}"
-        starts = [one.sequence for one in sink if one.has_started]
+        assert sum(isinstance(one, Displaced) for one in sink) == num_preempted > 0, f"seed {seed}"
+        starts = sink.admitted
         assert len(starts) == len(set(starts)) == len(said(sink)), f"seed {seed}"
         num_rows -= num_preempted
         if num_rows <= 0:

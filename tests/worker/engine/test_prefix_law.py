@@ -6,7 +6,7 @@ import pytest
 
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.engine.interface import StepOutput
+from llama_herd.worker.engine.interface import Admitted, StepOutput
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.tiny import write_tiny_gguf
@@ -40,7 +40,7 @@ def ids_and_prefilled(settings: WorkerSettings, num_jobs: int) -> tuple[dict[str
     prefilled: list[int] = []
 
     def note(outputs: list[StepOutput]) -> None:
-        started = [output.sequence for output in outputs if output.has_started]
+        started = [output.sequence for output in outputs if isinstance(output, Admitted)]
         prefilled.extend(one.num_uncached for one in sequences if one.info in started)
 
     engine = model.engine(settings, note)

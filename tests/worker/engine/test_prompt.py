@@ -13,7 +13,7 @@ from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.engine.interface import StepOutput
+from llama_herd.worker.engine.interface import PromptScores, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading import sequence_maker
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -58,7 +58,7 @@ def test_prompt_logprobs_are_those_of_a_full_forward(
     expected = reference(model, PROMPT_IDS)
     settings = tiny_settings.model_copy(update={"prefill_tokens": 1})  # times 32 while nothing else runs
     outputs = outputs_of(model, settings, sequences(model, prompt_logprobs=2))
-    said = [output.prompt_scores for output in outputs if output.prompt_scores is not None]
+    said = [one.scores for one in outputs if isinstance(one, PromptScores)]
     assert len(said) == 1, "once, with the first token"
     [scores] = said
     assert [score.token_id for score in scores] == list(PROMPT_IDS[1:])
@@ -86,7 +86,7 @@ def test_a_prompt_that_is_cached_is_scored_all_the_same(
 ) -> None:
     outputs_of(model, tiny_settings, sequences(model))
     outputs = outputs_of(model, tiny_settings, sequences(model, prompt_logprobs=0))
-    scores = next(output.prompt_scores for output in outputs if output.prompt_scores is not None)
+    (scores,) = [one.scores for one in outputs if isinstance(one, PromptScores)]
     assert len(scores) == len(PROMPT_IDS) - 1
     assert all(score.top == () for score in scores)
 
@@ -107,7 +107,7 @@ def test_of_several_outputs_the_first_says_how_likely_the_prompt_was(
     model: LoadedModel, tiny_settings: WorkerSettings
 ) -> None:
     outputs = outputs_of(model, tiny_settings, sequences(model, n=3, prompt_logprobs=1))
-    said = [output.sequence.choice for output in outputs if output.prompt_scores is not None]
+    said = [one.sequence.choice for one in outputs if isinstance(one, PromptScores)]
     assert said == [0]
 
 
@@ -117,7 +117,7 @@ def test_an_attempt_that_finds_tokens_recorded_scores_the_prompt_no_more(
     [sequence] = sequences(model, prompt_logprobs=1)
     sequence.replay([9])
     outputs = outputs_of(model, tiny_settings, [sequence])
-    assert all(output.prompt_scores is None for output in outputs)
+    assert not any(isinstance(one, PromptScores) for one in outputs)
 
 
 def test_a_prompt_is_cut_only_when_asked_for(model: LoadedModel) -> None:

@@ -13,7 +13,7 @@ from llama_herd.errors import DeviceLost
 from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.engine.interface import StepOutput
+from llama_herd.worker.engine.interface import Admitted, Finished, StepOutput
 from llama_herd.worker.engine.scheduler import Scheduler
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.thread import EngineThread
@@ -40,11 +40,11 @@ class Desk:
         for output in outputs:
             self.said.put(output)
 
-    def end(self) -> StepOutput:
+    def end(self) -> Finished:
         """The next output that ends a sequence."""
         while True:
             output = self.said.get(timeout=TIMEOUT_S)
-            if output.finish_reason:
+            if isinstance(output, Finished):
                 return output
 
 
@@ -74,7 +74,7 @@ def test_jobs_that_arrive_together_at_an_idle_engine_have_their_prompts_computed
     desk.engine.scheduler.prefill.note(0, 1, LONG_STEP_S)
     for number in range(tiny_settings.slots):
         desk.thread.submit(sequence(model, str(number)))
-        assert desk.said.get(timeout=TIMEOUT_S).has_started
+        assert isinstance(desk.said.get(timeout=TIMEOUT_S), Admitted)
     for _ in range(tiny_settings.slots):
         assert desk.end().finish_reason == "length"
     assert sum(desk.engine.stats.steps.num_rows.counts) == NUM_TOKENS
@@ -105,7 +105,7 @@ def test_an_aborted_sequence_ends_with_its_first_reason(
     monkeypatch.setattr(Llama, "forward", held)
     doomed = sequence(model, "doomed", max_tokens=400)
     desk.thread.submit(doomed)
-    assert desk.said.get(timeout=TIMEOUT_S).has_started
+    assert isinstance(desk.said.get(timeout=TIMEOUT_S), Admitted)
     desk.thread.abort([doomed.info], "cancelled")
     desk.thread.abort([doomed.info], "deadline")
     is_aborted.set()
@@ -150,7 +150,7 @@ def test_a_device_that_is_lost_ends_the_thread_and_no_job(
     desk.thread.submit(sequence(model, "job"))
     desk.thread.join(TIMEOUT_S)
     assert [failure.exc_type for failure in ended] == [DeviceLost]
-    assert desk.said.get_nowait().has_started
+    assert isinstance(desk.said.get_nowait(), Admitted)
     assert desk.said.empty()
 
 
@@ -196,7 +196,7 @@ def test_where_layers_are_captured_each_step_moves(model: LoadedModel, tiny_sett
 
     def note(outputs: list[StepOutput]) -> None:
         moved_s.append(thread._moved_s)
-        if any(output.finish_reason for output in outputs):
+        if any(isinstance(output, Finished) for output in outputs):
             has_ended.set()
 
     thread = EngineThread(Overlapping(model, tiny_settings, note).engine)
@@ -246,7 +246,7 @@ def test_what_has_not_started_on_record_is_not_computed(desk: Desk, model: Loade
     held, free = sequence(model, "held"), sequence(model, "free")
     held.is_confirmed = False
     desk.thread.submit(held)
-    assert desk.said.get(timeout=TIMEOUT_S).has_started
+    assert isinstance(desk.said.get(timeout=TIMEOUT_S), Admitted)
     desk.thread.submit(free)
     assert desk.end().sequence is free.info
     assert held.num_cached == 0
@@ -258,6 +258,6 @@ def test_what_waits_to_start_on_record_can_be_ended(desk: Desk, model: LoadedMod
     held = sequence(model, "held")
     held.is_confirmed = False
     desk.thread.submit(held)
-    assert desk.said.get(timeout=TIMEOUT_S).has_started
+    assert isinstance(desk.said.get(timeout=TIMEOUT_S), Admitted)
     desk.thread.abort([held.info], "cancelled")
     assert desk.end().finish_reason == "cancelled"

@@ -20,6 +20,7 @@ from llama_herd.model.shape.pooling import Override, Pooling
 from llama_herd.model.shape.purpose import Embeds
 from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.result import floats_of
+from llama_herd.worker.engine.interface import NewVector
 from tests.closeness import assert_close
 from tests.model.modules_folder import (
     LAST,
@@ -251,15 +252,14 @@ def test_a_vector_with_nan_ends_its_job_and_no_other(folder: Path) -> None:
     engine = TextEngine(write_modules(folder, LAST))
     engine.model.llama.norm.weight[0] = float("nan")
     engine.run(*engine.sequences(EmbeddingJob(text_ids=((5, 6),))))
-    (end,) = [one for one in engine.outputs if one.finish_reason]
-    assert end.error is not None
-    assert (end.error.code, end.vector) == ("numeric_error", None)
+    assert engine.outputs.errors == ["numeric_error"]
+    assert not any(isinstance(one, NewVector) for one in engine.outputs)
 
 
 def test_floats_are_what_the_engine_has_found(folder: Path) -> None:
     engine = TextEngine(write_modules(folder, LAST))
     vectors = engine.vectors(["Once"])
-    (raw,) = [one.vector for one in engine.outputs if one.vector is not None]
+    (raw,) = [one.vector for one in engine.outputs if isinstance(one, NewVector)]
     assert torch.tensor(floats_of(b64encode(raw).decode())).equal(vectors[0])
 
 

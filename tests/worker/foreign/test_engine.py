@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.engine.interface import SequenceInfo, StepOutput
+from llama_herd.worker.engine.interface import Admitted, Finished, Lost, NewTokens, SequenceInfo, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.foreign.model import ForeignModel
 from llama_herd.worker.foreign.vllm import Vllm
@@ -55,10 +55,20 @@ class Desk:
             return [output for output in self.told if output.sequence is info]
 
     def ids(self, info: SequenceInfo) -> list[int]:
-        return [token_id for output in self.of(info) for token_id in output.ids]
+        drawn = [token for one in self.of(info) if isinstance(one, NewTokens) for token in one.tokens]
+        return [token.token_id for token in drawn]
+
+    def text(self, info: SequenceInfo) -> str:
+        return "".join(output.text for output in self.of(info) if isinstance(output, NewTokens))
 
     def has_ended(self, info: SequenceInfo) -> bool:
-        return any(output.finish_reason or output.is_lost for output in self.of(info))
+        return any(isinstance(output, Finished | Lost) for output in self.of(info))
+
+    def end(self, info: SequenceInfo) -> Finished:
+        """What is told last of a sequence."""
+        end = self.of(info)[-1]
+        assert isinstance(end, Finished)
+        return end
 
 
 @pytest.fixture
@@ -76,7 +86,7 @@ def test_the_most_urgent_goes_first_and_no_more_than_the_slots_at_a_time(desk: D
     sequences = [desk.sequence(f"Tale {number}", one) for number, one in enumerate(priorities)]
     desk.engine.submit(*sequences)
     wait_until(lambda: all(desk.has_ended(one.info) for one in sequences), "all end")
-    begun = [output.sequence.job_id for output in desk.told if output.has_started]
+    begun = [output.sequence.job_id for output in desk.told if isinstance(output, Admitted)]
     assert begun[0] == "Tale 4"
     assert begun[-1] == "Tale 2"
     assert desk.engine.stats.num_running == desk.engine.num_waiting == 0
@@ -124,7 +134,7 @@ def test_a_lost_row_is_told_once_and_what_waits_stays(desk: Desk) -> None:
     assert not desk.engine.is_stalled(0.0)
     desk.server.start()
     wait_until(lambda: desk.has_ended(waiting.info), "what waited runs")
-    assert [sum(output.is_lost for output in desk.of(one.info)) for one in running] == [1, 1]
+    assert [sum(isinstance(output, Lost) for output in desk.of(one.info)) for one in running] == [1, 1]
     assert desk.engine.stats.away_s == 0
 
 
@@ -168,19 +178,22 @@ def test_a_row_waits_while_the_server_does_not_know_the_model(desk: Desk) -> Non
     assert len(desk.ids(sequence.info)) == 12
 
 
-def answer_in_form(desk: Desk, **sampling: Any) -> StepOutput:
-    """What ends an answer that is to be an object: all of it."""
+def answer_in_form(desk: Desk, **sampling: Any) -> tuple[str, Finished]:
+    """An answer that is to be an object: it comes whole, with its end."""
     sampling = {"max_tokens": 60, **sampling}
     sequence = desk.sequence("A tale", form={"json": {"type": "object"}}, **sampling)
     desk.engine.submit(sequence)
     wait_until(lambda: desk.has_ended(sequence.info), "it ends")
-    return desk.of(sequence.info)[-1]
+    _, tokens, end = desk.of(sequence.info)
+    assert isinstance(tokens, NewTokens)
+    assert isinstance(end, Finished)
+    return tokens.text, end
 
 
 def test_a_stop_string_may_cut_a_form(desk: Desk) -> None:
-    answer = answer_in_form(desk, stop=("1",), ignore_eos=False)
-    assert (answer.error, answer.finish_reason, answer.stop_reason) == (None, "stop", "1")
-    assert answer.text.strip() == ANSWER.partition("1")[0].strip()
+    text, end = answer_in_form(desk, stop=("1",), ignore_eos=False)
+    assert (end.error, end.finish_reason, end.stop_reason) == (None, "stop", "1")
+    assert text.strip() == ANSWER.partition("1")[0].strip()
 
 
 @pytest.mark.parametrize("stop", ["\ufffd", "x\ufffd"])
@@ -188,15 +201,15 @@ def test_a_stop_string_that_shows_only_at_the_server_s_end_ends_an_output(desk: 
     sequence = desk.sequence("<end 3> A tale", stop=(stop,), max_tokens=40, ignore_eos=False)
     desk.engine.submit(sequence)
     wait_until(lambda: desk.has_ended(sequence.info), "it ends")
-    text, end = "".join(output.text for output in desk.of(sequence.info)), desk.of(sequence.info)[-1]
+    text, end = desk.text(sequence.info), desk.end(sequence.info)
     met = stop if stop == "\ufffd" else None
     assert (end.finish_reason, end.stop_reason, text.endswith("\ufffd")) == ("stop", met, met is None)
 
 
 @pytest.mark.parametrize("kind", ["llama-server"])
 def test_a_form_is_not_begun_anew_behind_its_end(desk: Desk) -> None:
-    answer = answer_in_form(desk)
-    assert (answer.text.strip(), answer.finish_reason) == (ANSWER, "stop")
+    text, end = answer_in_form(desk)
+    assert (text.strip(), end.finish_reason) == (ANSWER, "stop")
 
 
 def test_names_are_checked_in_the_order_in_which_the_server_writes_them(desk: Desk) -> None:

@@ -14,7 +14,15 @@ from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.broker.delivery import Delivery
-from llama_herd.worker.engine.interface import JobEngine, SampledToken, SequenceInfo, StepOutput
+from llama_herd.worker.engine.interface import (
+    Admitted,
+    Finished,
+    JobEngine,
+    NewTokens,
+    SampledToken,
+    SequenceInfo,
+    StepOutput,
+)
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog
 from llama_herd.worker.jobs.figures import JobFigures
@@ -37,10 +45,16 @@ def new_attempt(job_id: str, claimed: Yours, num_choices: int = 1) -> Attempt:
     return Attempt(stream, [], sequences)
 
 
-def output_of(attempt: Attempt, *words: int, choice: int = 0, end: FinishReason | None = None) -> StepOutput:
+def new_words(attempt: Attempt, *words: int, choice: int = 0) -> NewTokens:
     """What a step brings that draws these words."""
     text = b"".join(WORDS[word] for word in words).decode()
-    return StepOutput(attempt.sequences[choice], tuple(map(SampledToken, words)), text, finish_reason=end)
+    return NewTokens(attempt.sequences[choice], tuple(map(SampledToken, words)), text)
+
+
+def last_token(attempt: Attempt, token_id: int, text: str) -> list[StepOutput]:
+    """What a step brings after which nothing follows."""
+    sequence = attempt.sequences[0]
+    return [NewTokens(sequence, (SampledToken(token_id),), text), Finished(sequence, "stop")]
 
 
 class HeldMessage:
@@ -101,14 +115,15 @@ class Desk:
 
     def say(self, attempt: Attempt, *words: int, choice: int = 0, end: FinishReason | None = None) -> None:
         """Queue what a step would bring."""
-        self.publisher.put([output_of(attempt, *words, choice=choice, end=end)])
+        new = [new_words(attempt, *words, choice=choice)] if words else []
+        self.publisher.put([*new, *([Finished(attempt.sequences[choice], end)] if end else [])])
 
     def fail(self, attempt: Attempt, error: Failure, choice: int = 0) -> None:
         """Queue what a step would bring in which an output fails."""
-        self.publisher.put([StepOutput(attempt.sequences[choice], finish_reason="error", error=error)])
+        self.publisher.put([Finished(attempt.sequences[choice], "error", error=error)])
 
     def start(self, attempt: Attempt) -> None:
-        self.publisher.put([StepOutput(sequence, has_started=True) for sequence in attempt.sequences])
+        self.publisher.put([Admitted(sequence) for sequence in attempt.sequences])
 
     def send(self) -> None:
         """One round of the publisher's loop, in this thread."""

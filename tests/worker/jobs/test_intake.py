@@ -23,7 +23,7 @@ from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker import process
 from llama_herd.worker.engine.engine import Engine
-from llama_herd.worker.engine.interface import SampledToken, StepOutput
+from llama_herd.worker.engine.interface import Lost, NewTokens, SampledToken
 from llama_herd.worker.health import WorkerHealth
 from llama_herd.worker.jobs import service as service_module
 from llama_herd.worker.jobs.attempt import Attempt
@@ -70,7 +70,7 @@ def record_id_of_another_vocabulary(
     stream = EventLog(job_id, claimed, RecordedOutputs.from_events([]), EventAuthor("other@test", "tiny"))
     started = stream.start(1, 3)
     [sequence] = model.maker.sequences(job_id, JOB, now_ms=0)
-    stream.add(StepOutput(sequence.info, (SampledToken(token_id),), "another text"))
+    stream.add(NewTokens(sequence.info, (SampledToken(token_id),), "another text"))
     entries = [TenantEntry(ledger, entry) for entry in (started, *stream.flush())]
     run_call(redis, emit(OTHER, entries, ledger))
     run_call(redis, ledger.release(job_id, OTHER, claimed.epoch))
@@ -356,7 +356,7 @@ def lose(redis: Redis, service: Service, gate: threading.Event) -> None:
     wait_until(lambda: len(run_call(redis, Ledger().read("job"))) > 1, "it has tokens")
     attempt = service.tenancies["default"].claims.get("job")
     assert attempt is not None
-    service._hand_on([StepOutput(one, is_lost=True) for one in attempt.sequences])
+    service._hand_on([Lost(one) for one in attempt.sequences])
     gate.set()
 
 

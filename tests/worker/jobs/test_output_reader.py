@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 
 import pytest
 from hypothesis import strategies as st
@@ -11,15 +12,15 @@ from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS, Ou
 from llama_herd.model.parsers.output_parser import OutputParser
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.protocol.events import Event, FinishReason, Token, parse_event
+from llama_herd.tasks.protocol.events import Event, Token, parse_event
 from llama_herd.tasks.protocol.result import Result
-from llama_herd.worker.engine.interface import SampledToken, SequenceInfo, StepOutput
+from llama_herd.worker.engine.interface import Finished, NewTokens, SampledToken, SequenceInfo, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog
 from llama_herd.worker.jobs.output_reader import call_id
 from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from tests.examples import for_any
-from tests.worker.jobs.publisher_desk import Desk, output_of
+from tests.worker.jobs.publisher_desk import Desk
 
 FORMATS = OutputFormats(REASONING_FORMATS["think"], TOOL_FORMATS["hermes"])
 
@@ -47,19 +48,23 @@ def attempt_of(events: list[Event], num_choices: int = 1, *, is_read: bool = Tru
     return Attempt(stream, [], [SequenceInfo("job", "default", choice=n) for n in range(num_choices)])
 
 
-def outputs(attempt: Attempt, ids: range, choice: int = 0) -> Iterator[StepOutput]:
+def steps(attempt: Attempt, ids: range, choice: int = 0) -> Iterator[list[StepOutput]]:
     """What steps bring that draw these ids: of the last one the end."""
+    sequence = attempt.sequences[choice]
     for token_id in ids:
-        end: FinishReason | None = "stop" if token_id == len(PIECES) - 1 else None
-        drawn = (SampledToken(token_id),)
-        yield StepOutput(attempt.sequences[choice], drawn, PIECES[token_id], finish_reason=end)
+        end = [Finished(sequence, "stop")] if token_id == len(PIECES) - 1 else []
+        yield [NewTokens(sequence, (SampledToken(token_id),), PIECES[token_id]), *end]
 
 
-def written(attempt: Attempt, steps: Iterator[StepOutput], flush_every: int = 1) -> list[Event]:
+def outputs(attempt: Attempt, ids: range, choice: int = 0) -> list[StepOutput]:
+    return [*chain.from_iterable(steps(attempt, ids, choice))]
+
+
+def written(attempt: Attempt, drawn: Iterator[list[StepOutput]], flush_every: int = 1) -> list[Event]:
     """The events of these steps."""
     entries = []
-    for number, step in enumerate(steps, start=1):
-        entries += attempt.record(step)
+    for number, step in enumerate(drawn, start=1):
+        entries += [entry for output in step for entry in attempt.record(output)]
         if number % flush_every == 0:
             entries += attempt.stream.flush()
     return [parse_event(entry.event) for entry in [*entries, *attempt.stream.flush()]]
@@ -67,7 +72,7 @@ def written(attempt: Attempt, steps: Iterator[StepOutput], flush_every: int = 1)
 
 def whole(flush_every: int = 1) -> list[Event]:
     attempt = attempt_of([])
-    return written(attempt, outputs(attempt, range(len(PIECES))), flush_every)
+    return written(attempt, steps(attempt, range(len(PIECES))), flush_every)
 
 
 def said(events: list[Event]) -> dict[str, object]:
@@ -93,9 +98,9 @@ def test_cut_at_every_token_and_resumed_it_says_the_same(flush_every: int) -> No
     expected = said(whole())
     for cut in range(len(PIECES)):
         before = attempt_of([])
-        recorded = written(before, outputs(before, range(cut)), flush_every)
+        recorded = written(before, steps(before, range(cut)), flush_every)
         after = attempt_of(recorded)
-        events = [*recorded, *written(after, outputs(after, range(cut, len(PIECES))), flush_every)]
+        events = [*recorded, *written(after, steps(after, range(cut, len(PIECES))), flush_every)]
         assert said(events) == expected
         assert [event.seq for event in events] == list(range(1, len(events) + 1))
 
@@ -105,9 +110,9 @@ def test_a_worker_goes_on_where_one_that_reads_no_outputs_has_been() -> None:
     expected = said(whole())
     for cut in range(len(PIECES)):
         before = attempt_of([], is_read=False)
-        recorded = written(before, outputs(before, range(cut)))
+        recorded = written(before, steps(before, range(cut)))
         after = attempt_of(recorded)
-        assert said([*recorded, *written(after, outputs(after, range(cut, len(PIECES))))]) == expected
+        assert said([*recorded, *written(after, steps(after, range(cut, len(PIECES))))]) == expected
 
 
 @pytest.mark.long
@@ -122,12 +127,10 @@ def test_each_of_several_outputs_is_read_by_itself(order: list[int], cut: int) -
         attempt = attempt_of(events, num_choices=2)
         ended = {choice for choice, token_id in drawn[:cut] if token_id == len(PIECES) - 1}
         attempt.reasons = {choice: "stop" for choice in ended if events}
-        steps = (
-            step
-            for choice, token_id in lot
-            for step in outputs(attempt, range(token_id, token_id + 1), choice)
+        in_turn = (
+            step for choice, token_id in lot for step in steps(attempt, range(token_id, token_id + 1), choice)
         )
-        events += written(attempt, steps)
+        events += written(attempt, in_turn)
     tokens = [event for event in events if isinstance(event, Token)]
     alone = Result.from_events(whole())
     for choice in range(2):
@@ -148,11 +151,11 @@ def test_a_cancel_in_the_middle_of_a_call_keeps_what_was_written_of_it(redis: Re
         desk, job_id = Desk(redis), f"job-{num_refused}"
         attempt = desk.open(job_id)
         attempt.stream.read_outputs(new_parser)
-        desk.publisher.put(list(outputs(attempt, range(num_ids))))
+        desk.publisher.put(outputs(attempt, range(num_ids)))
         desk.send()
         run_call(redis, desk.ledger.cancel(job_id))
-        desk.publisher.put(list(outputs(attempt, range(num_ids, num_ids + num_refused))))
-        desk.publisher.put([output_of(attempt, end="cancelled")] if not num_refused else [])
+        desk.publisher.put(outputs(attempt, range(num_ids, num_ids + num_refused)))
+        desk.publisher.put([Finished(attempt.sequences[0], "cancelled")] if not num_refused else [])
         desk.send()
         result = desk.result(job_id)
         text = "".join(PIECES[:num_ids])
@@ -176,7 +179,7 @@ def test_a_cancel_says_nothing_again_of_an_output_that_has_ended(redis: Redis) -
     desk.publisher.put([*outputs(attempt, range(len(PIECES))), *outputs(attempt, range(1), choice=1)])
     desk.send()
     run_call(redis, desk.ledger.cancel("job"))
-    desk.publisher.put(list(outputs(attempt, range(1, 2), choice=1)))
+    desk.publisher.put(outputs(attempt, range(1, 2), choice=1))
     desk.send()
     result = desk.result("job")
     assert result.finish_reason == "cancelled"

@@ -12,12 +12,12 @@ from llama_herd.tasks.ledger.answers import Release, Yours
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, TenantEntry, emit
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import End, Failure, Started, Token
-from llama_herd.worker.engine.interface import StepOutput
+from llama_herd.worker.engine.interface import Admitted, Finished
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_calls import _lots
 from llama_herd.worker.jobs.publisher import GONE, LeftJob, RefusedJob
 from tests.local.processes import wait_until
-from tests.worker.jobs.publisher_desk import OWNER, Desk, LosesReplies, new_attempt, output_of
+from tests.worker.jobs.publisher_desk import OWNER, Desk, LosesReplies, new_attempt, new_words
 
 pytestmark = pytest.mark.redis
 
@@ -210,10 +210,10 @@ def test_a_stopping_publisher_sends_what_waits(desk: Desk) -> None:
 
 def test_calls_are_repeated_byte_for_byte(desk: Desk) -> None:
     attempt = desk.open("job")
-    attempt.stream.add(output_of(attempt, 1))
+    attempt.stream.add(new_words(attempt, 1))
     entries = [TenantEntry(desk.ledger, entry) for entry in attempt.stream.flush()]
     first = emit(OWNER, entries, desk.ledger)
-    attempt.stream.add(output_of(attempt, 2))
+    attempt.stream.add(new_words(attempt, 2))
     assert emit(OWNER, entries, desk.ledger).command == first.command
 
 
@@ -268,7 +268,7 @@ def test_what_stops_one_of_several_outputs_ends_the_job_and_nothing_follows(desk
     attempt = desk.open("job", **THREE)
     desk.start(attempt)
     desk.say(attempt, 1, choice=0, end="stop")
-    desk.publisher.put([StepOutput(one, finish_reason="cancelled") for one in attempt.sequences[1:]])
+    desk.publisher.put([Finished(one, "cancelled") for one in attempt.sequences[1:]])
     desk.say(attempt, 2, choice=1)
     desk.send()
     result = desk.result("job")
@@ -337,7 +337,7 @@ def test_a_redis_that_is_a_replica_for_a_while_costs_no_job(desk: Desk) -> None:
 
 def test_what_has_started_on_record_may_be_computed(desk: Desk) -> None:
     attempt = desk.open("job")
-    desk.publisher._outgoing([StepOutput(attempt.sequences[0], has_started=True)])
+    desk.publisher._outgoing([Admitted(attempt.sequences[0])])
     assert desk.started == []
     missed = attempt.stream.after(0, 0)
     assert missed is not None

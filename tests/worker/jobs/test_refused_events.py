@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
-from llama_herd.worker.engine.interface import SampledToken, StepOutput
-from tests.worker.jobs.publisher_desk import Desk, LosesReplies, RefusesOneJob
+from tests.worker.jobs.publisher_desk import Desk, LosesReplies, RefusesOneJob, last_token
 
 pytestmark = pytest.mark.redis
 
@@ -36,7 +35,7 @@ def test_an_event_that_redis_cannot_take_ends_its_job_alone(desk: Desk, bulk_mb:
     desk.say(mate, 1)
     desk.send()
     text = "x" * (2_000_000 if bulk_mb == 1 else 9_000_000)
-    desk.publisher.put([StepOutput(huge.sequences[0], (SampledToken(2),), text, finish_reason="stop")])
+    desk.publisher.put(last_token(huge, 2, text))
     desk.say(mate, 2, end="stop")
     desk.send()
     assert desk.result("mate").ids == (1, 2)
@@ -61,9 +60,7 @@ def test_a_call_that_redis_refuses_is_halved_until_the_job_that_breaks_it_is_alo
     broken = desk.open("broken")
     attempts.insert(num_mates // 2, broken)
     for attempt in attempts:
-        desk.publisher.put(
-            [StepOutput(attempt.sequences[0], (SampledToken(1),), "x" * 2_000, finish_reason="stop")]
-        )
+        desk.publisher.put(last_token(attempt, 1, "x" * 2_000))
     desk.send()
     assert len(desk.ended) == num_mates + bool(longest)
     for number in range(num_mates):
@@ -93,8 +90,6 @@ def test_a_large_event_is_repeated_while_redis_is_away(redis: Redis) -> None:
     wire = LosesReplies(redis, num_lost=7)
     desk = Desk(redis, wire)  # type: ignore[arg-type]
     attempt = desk.open("job")
-    desk.publisher.put(
-        [StepOutput(attempt.sequences[0], (SampledToken(1),), "x" * 100_000, finish_reason="stop")]
-    )
+    desk.publisher.put(last_token(attempt, 1, "x" * 100_000))
     desk.send()
     assert len(desk.result("job").text) == 100_000

@@ -2,17 +2,26 @@
 
 from base64 import b64decode, b64encode
 from itertools import accumulate
-from typing import Any, get_args
+from typing import get_args
 
 from hypothesis import given, strategies as st
 
 from llama_herd.model.parsers.output_parser import OutputParser
 from llama_herd.tasks.protocol.events import End, FinishReason, Timings, Vectors, parse_event
-from llama_herd.worker.engine.interface import SampledToken, SequenceInfo, StepOutput
+from llama_herd.worker.engine.interface import (
+    Finished,
+    NewTokens,
+    NewVector,
+    PromptScores,
+    SampledToken,
+    SequenceInfo,
+)
 from llama_herd.worker.jobs.event_log import MAX_VECTOR_CHARS, EventAuthor, EventLog
 from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from tests.worker.jobs.test_output_reader import FORMATS, OUTPUT
 from tests.worker.jobs.test_suspect_gate import CLAIM
+
+Step = PromptScores | NewTokens | Finished
 
 NUM_CHOICES = 3
 PIECES = [bytes([byte]) for byte in range(256)]
@@ -21,29 +30,23 @@ logprobs = st.floats(max_value=0.0) | st.just(float("nan"))  # minus infinity, t
 
 
 @st.composite
-def steps(draw: st.DrawFn) -> list[StepOutput]:
+def steps(draw: st.DrawFn) -> list[Step]:
     """Outputs of one job: with scores in all of its tokens, or in none."""
     tops = st.lists(st.tuples(ids, logprobs), min_size=1, max_size=3).map(tuple)
     top = st.just(()) if draw(st.booleans()) else tops
     scored = st.tuples(ids, logprobs, top).map(SampledToken._make)
     tokens = scored if draw(st.booleans()) else ids.map(SampledToken)
     text = st.text(max_size=5) | st.sampled_from(OUTPUT)
-    output: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
-        {"tokens": st.lists(tokens, max_size=3).map(tuple), "text": text},
-        optional={
-            "finish_reason": st.sampled_from(get_args(FinishReason)),
-            "stop_reason": st.text(max_size=2) | ids,
-            "prompt_scores": st.lists(scored, max_size=3).map(tuple),
-        },
-    )
-    choices = st.integers(0, NUM_CHOICES - 1)
-    drawn = draw(st.lists(st.tuples(choices, output), max_size=6))
-    return [StepOutput(SequenceInfo("job", choice=choice), **fields) for choice, fields in drawn]
+    sequence = st.integers(0, NUM_CHOICES - 1).map(lambda choice: SequenceInfo("job", choice=choice))
+    scores = st.builds(PromptScores, sequence, st.lists(scored, max_size=3).map(tuple))
+    new = st.builds(NewTokens, sequence, st.lists(tokens, max_size=3).map(tuple), text)
+    reasons, stops = st.sampled_from(get_args(FinishReason)), st.none() | st.text(max_size=2) | ids
+    return draw(st.lists(scores | new | st.builds(Finished, sequence, reasons, stops, st.none()), max_size=9))
 
 
 @given(steps(), st.sampled_from([1, NUM_CHOICES]), st.booleans(), st.booleans())
 def test_what_is_written_is_what_the_model_writes(
-    outputs: list[StepOutput], num_choices: int, is_read: bool, is_joined: bool
+    outputs: list[Step], num_choices: int, is_read: bool, is_joined: bool
 ) -> None:
     stream = EventLog("jöb", CLAIM, RecordedOutputs.from_events([]), EventAuthor("w", "m", pieces=PIECES))
     stream.num_choices = num_choices
@@ -52,7 +55,10 @@ def test_what_is_written_is_what_the_model_writes(
     entries = []
     for output in outputs:
         if output.sequence.choice < num_choices:
-            stream.add(output)
+            if isinstance(output, Finished):
+                stream.end_output(output.sequence.choice, output.finish_reason, output.stop_reason)
+            else:
+                stream.add(output)
             entries += [] if is_joined else stream.flush()
     for entry in (*entries, *stream.finish()):
         event = parse_event(entry.event)
@@ -66,7 +72,7 @@ def test_vectors_are_written_in_events_of_a_bounded_length(lengths: list[int]) -
     stream = EventLog("job", CLAIM, RecordedOutputs.from_events([]), EventAuthor("w", "m"))
     stream.num_texts = len(vectors)
     for number, vector in vectors.items():
-        stream.add(StepOutput(SequenceInfo("job", choice=number), vector=vector, finish_reason="stop"))
+        stream.add(NewVector(SequenceInfo("job", choice=number), vector))
     entries = stream.flush()
     events = [parse_event(entry.event) for entry in entries]
     assert [event.to_json() for event in events] == [entry.event for entry in entries]

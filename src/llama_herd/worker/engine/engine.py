@@ -12,7 +12,19 @@ from llama_herd.model.prefix_cache import PrefixCache
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.worker.engine.device_error import is_lack_of_memory, raise_if_lost
 from llama_herd.worker.engine.figures import EngineStats, StepFigures
-from llama_herd.worker.engine.interface import Abort, SampledToken, SequenceInfo, Sink, StepOutput
+from llama_herd.worker.engine.interface import (
+    Abort,
+    Admitted,
+    Displaced,
+    Finished,
+    NewTokens,
+    NewVector,
+    PromptScores,
+    SampledToken,
+    SequenceInfo,
+    Sink,
+    StepOutput,
+)
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.rest import Rest
 from llama_herd.worker.engine.runner import Read, Reading, Row, Runner
@@ -123,7 +135,7 @@ class Engine:
         self._end_aborted()
         failed = dict[tuple[str, str], Failure]()  # jobs
         begun = [self._begin(sequence, failed) for sequence in self.scheduler.admit()]
-        left = [StepOutput(sequence.info, has_left=True) for sequence in self.scheduler.take_left()]
+        left = [Displaced(sequence.info) for sequence in self.scheduler.take_left()]
         self._hand_on([*left, *(output for output in begun if output is not None)])
 
     def step(self) -> None:
@@ -172,9 +184,9 @@ class Engine:
             self._remove(sequence)
         self._hand_on(
             [
-                StepOutput(sequence.info, finish_reason=sequence.abort)
+                Finished(sequence.info, sequence.abort)
                 for sequence in aborted
-                if sequence.abort != "dropped"
+                if sequence.abort is not None and sequence.abort != "dropped"
             ]
         )
 
@@ -216,7 +228,7 @@ class Engine:
         if sequence.choice == 0 or sequence.vector is not None:  # other outputs share a prompt
             self._figures = self._figures.with_prompt(len(sequence.prompt_ids))
         num_cached = min(sequence.num_cached, len(sequence.prompt_ids))  # it may have recorded ids, too
-        return StepOutput(sequence.info, has_started=True, num_cached=num_cached)
+        return Admitted(sequence.info, num_cached)
 
     def _compute(self, rows: Rows[Row]) -> None:
         """Run rows in one forward. If it fails, run each half by itself: only a row that fails alone ends.
@@ -308,9 +320,8 @@ class Engine:
             if not reading.vector:
                 return [self._failed(sequence, VECTOR_ERROR)]
             self._remove(sequence)
-            return [StepOutput(sequence.info, vector=reading.vector, finish_reason="stop")]
+            return [NewVector(sequence.info, reading.vector), Finished(sequence.info, "stop")]
         sequence.prompt_scores += reading.prompt_scores
-        prompt_scores = tuple(sequence.prompt_scores) if sequence.scores_prompt else None
         if token is None:
             return []
         if token.token_id == NO_TOKEN:
@@ -318,32 +329,27 @@ class Engine:
                 sequence.constraint.check()
                 return [self._failed(sequence, NOTHING_FOLLOWS)]
             return [self._failed(sequence, NUMERIC_ERROR)]
-        tokens, text = self._drawn(sequence, token)
+        return self._continue(sequence, token)
+
+    def _continue(self, sequence: Sequence, token: SampledToken) -> list[StepOutput]:
+        """Add a drawn token, unless the sequence is to have none."""
+        outputs = list[StepOutput]()
+        if sequence.scores_prompt:
+            outputs.append(PromptScores(sequence.info, tuple(sequence.prompt_scores)))
+        if sequence.params.max_tokens:
+            outputs.append(NewTokens(sequence.info, (token,), sequence.append(token.token_id)))
+        else:
+            sequence.end_without_output()
         self.scheduler.publish(sequence)
         if sequence.finish_reason:
             self._remove(sequence)
-        return [
-            StepOutput(
-                sequence.info,
-                tokens,
-                text,
-                finish_reason=sequence.finish_reason,
-                stop_reason=sequence.stop_reason,
-                prompt_scores=prompt_scores,
-            )
-        ]
-
-    def _drawn(self, sequence: Sequence, token: SampledToken) -> tuple[tuple[SampledToken, ...], str]:
-        """Add a drawn token, unless the sequence is to have none; return it with what may be shown now."""
-        if sequence.params.max_tokens:
-            return (token,), sequence.append(token.token_id)
-        sequence.end_without_output()
-        return (), ""
+            outputs.append(Finished(sequence.info, sequence.finish_reason, sequence.stop_reason))
+        return outputs
 
     def _failed(self, sequence: Sequence, error: Failure) -> StepOutput:
         """End one sequence; its computed pages may not serve others."""
         self._remove(sequence, is_sound=False)
-        return StepOutput(sequence.info, finish_reason="error", error=error)
+        return Finished(sequence.info, "error", error=error)
 
     def _remove(self, sequence: Sequence, *, is_sound: bool = True) -> None:
         self._sequences.pop(sequence.info, None)

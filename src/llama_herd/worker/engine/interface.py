@@ -42,25 +42,58 @@ class SampledToken(NamedTuple):
     top: tuple[tuple[int, float], ...] = ()
 
 
-class StepOutput(NamedTuple):
-    """One sequence after a step: it has started or lost its place, has new tokens, a vector, or an end."""
+class Admitted(NamedTuple):
+    """A sequence has a place for the first time. It is computed once its start is confirmed."""
 
     sequence: SequenceInfo
-    tokens: tuple[SampledToken, ...] = ()
-    text: str = ""
-    has_started: bool = False
-    has_left: bool = False  # a more urgent one has its place, and it waits again
-    is_lost: bool = False  # what computed it has died: it is prepared anew, from what is on record
-    num_cached: int | None = 0  # beside `has_started`: of the prompt, in the prefix cache; None: not known
-    finish_reason: FinishReason | None = None
-    error: Failure | None = None
-    prompt_scores: tuple[SampledToken, ...] | None = None  # with the first token, if asked for
-    stop_reason: StopReason = None  # with its last tokens: what ended it, if nothing outside did
-    vector: bytes | None = None  # of a text: float32, little-endian
+    num_cached: int | None = 0  # of its prompt, in the prefix cache; None: not known
 
-    @property
-    def ids(self) -> tuple[int, ...]:
-        return tuple(token.token_id for token in self.tokens)
+
+class Displaced(NamedTuple):
+    """A more urgent one has the place of this sequence, which waits again."""
+
+    sequence: SequenceInfo
+
+
+class Lost(NamedTuple):
+    """What computed a sequence has died: it is prepared anew, from what is on record."""
+
+    sequence: SequenceInfo
+
+
+class PromptScores(NamedTuple):
+    """How likely each token of the prompt was, if asked for; they come before the first token."""
+
+    sequence: SequenceInfo
+    scores: tuple[SampledToken, ...]
+
+
+class NewTokens(NamedTuple):
+    """Tokens, and the text that may be shown by now: one of both at least."""
+
+    sequence: SequenceInfo
+    tokens: tuple[SampledToken, ...]
+    text: str
+
+
+class NewVector(NamedTuple):
+    """The vector of a text: float32, little-endian."""
+
+    sequence: SequenceInfo
+    vector: bytes
+
+
+class Finished(NamedTuple):
+    """A sequence has ended: nothing follows. stop_reason: what ended it, if nothing outside did."""
+
+    sequence: SequenceInfo
+    finish_reason: FinishReason
+    stop_reason: StopReason = None
+    error: Failure | None = None
+
+
+#: What an engine tells of a sequence.
+StepOutput = Admitted | Displaced | Lost | PromptScores | NewTokens | NewVector | Finished
 
 
 class EchoedPrompt(NamedTuple):

@@ -16,7 +16,18 @@ from llama_herd.error_code import ErrorCode
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.worker.engine.figures import EngineStats
-from llama_herd.worker.engine.interface import Abort, SampledToken, SequenceInfo, Sink, StepOutput
+from llama_herd.worker.engine.interface import (
+    Abort,
+    Admitted,
+    Finished,
+    Lost,
+    NewTokens,
+    PromptScores,
+    SampledToken,
+    SequenceInfo,
+    Sink,
+    StepOutput,
+)
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.wait_queue import WaitQueue
 from llama_herd.worker.foreign.backend import Backend, Generated, JobRefused, ServerBusy, ServerFault
@@ -193,7 +204,7 @@ class ForeignEngine(threading.Thread):
             sequence.note_admitted()
             self._set_deadline(row)
             self._figures.note_admitted(sequence)
-            self._tell(StepOutput(sequence.info, has_started=True, num_cached=None))
+            self._tell(Admitted(sequence.info, num_cached=None))
         if sequence.is_confirmed:
             self._request(row)
 
@@ -270,20 +281,13 @@ class ForeignEngine(threading.Thread):
             tokens, text = row.held, row.text
             if sequence.finish_reason == "stop" and sequence.stop_reason is None:  # else a stop cuts it
                 sequence.constraint.check_whole(text)
-        scores = None
         if sequence.prompt_scores:
-            scores, sequence.prompt_scores = tuple(sequence.prompt_scores), []
-        self._tell(
-            StepOutput(
-                sequence.info,
-                tuple(tokens),
-                text,
-                finish_reason=sequence.finish_reason,
-                stop_reason=sequence.stop_reason,
-                prompt_scores=scores,
-            )
-        )
+            self._tell(PromptScores(sequence.info, tuple(sequence.prompt_scores)))
+            sequence.prompt_scores = []
+        if tokens or text:
+            self._tell(NewTokens(sequence.info, tuple(tokens), text))
         if sequence.finish_reason is not None:
+            self._tell(Finished(sequence.info, sequence.finish_reason, sequence.stop_reason))
             self._remove(row)
 
     def _end(self, row: ForeignRow, generated: Generated) -> None:
@@ -319,12 +323,12 @@ class ForeignEngine(threading.Thread):
             return
         log.warning("the server has lost a row", **row.sequence.line, reason=reason)
         self._watch.suspect()
-        self._tell(StepOutput(row.sequence.info, is_lost=True))
+        self._tell(Lost(row.sequence.info))
         self._remove(row)
 
     def _fail(self, row: ForeignRow, error: Failure) -> None:
         if row.sequence.info in self._rows:
-            self._tell(StepOutput(row.sequence.info, finish_reason="error", error=error))
+            self._tell(Finished(row.sequence.info, "error", error=error))
             self._remove(row)
 
     def _wait_again(self, row: ForeignRow, pause_s: float) -> None:
@@ -343,7 +347,7 @@ class ForeignEngine(threading.Thread):
             if row.request is not None:
                 row.request.cancel()
             if reason != "dropped":
-                self._tell(StepOutput(info, finish_reason=reason))
+                self._tell(Finished(info, reason))
             self._remove(row)
 
     def _remove(self, row: ForeignRow) -> None:

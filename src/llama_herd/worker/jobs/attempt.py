@@ -10,7 +10,18 @@ from llama_herd.tasks.ledger.ledger import SOUND_MS, SOUND_TOKENS
 from llama_herd.tasks.protocol.events import GOOD_ENDS, Failure, FinishReason, StopReason, Timings
 from llama_herd.tasks.protocol.job import seed_of
 from llama_herd.worker.broker.delivery import Delivery
-from llama_herd.worker.engine.interface import Abort, EchoedPrompt, SequenceInfo, StepOutput
+from llama_herd.worker.engine.interface import (
+    Abort,
+    Admitted,
+    Displaced,
+    EchoedPrompt,
+    Finished,
+    NewTokens,
+    NewVector,
+    PromptScores,
+    SequenceInfo,
+    StepOutput,
+)
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.jobs.event_log import EventLog
 from llama_herd.worker.jobs.retries import NO_RETRIES, Retries
@@ -41,7 +52,6 @@ class Attempt:
     retries: Retries = NO_RETRIES  # until the job is read
     failure: Failure | None = None  # the error for which the job is to be put back
     reasons: dict[int, FinishReason] = field(default_factory=dict)  # of outputs that have ended by themselves
-    ended_before: set[int] = field(default_factory=set)  # outputs of which the engine got nothing to do
     has_ended: bool = False
     outcome: str = ""  # once it has ended: its finish reason, or the code of its error
     is_cut_short: bool = False  # Redis has refused an event; at most a short end is still sent
@@ -113,45 +123,51 @@ class Attempt:
         if first.new_parser is not None:
             stream.read_outputs(first.new_parser)
         stream.prompt = prompt
+        self.reasons = {one.choice: one.finish_reason for one in sequences if one.finish_reason}
         self.sequences = [one.info for one in sequences]
 
     def ended(self, sequences: Rows[Sequence]) -> list[StepOutput]:
-        """Return the outputs to record for sequences that have ended before the engine gets them.
+        """What is to be recorded if all sequences have ended before the engine gets any.
 
-        A job that has nothing but these has a start all the same.
+        Such a job has a start all the same.
         """
-        ended = [
-            StepOutput(one.info, finish_reason=one.finish_reason, stop_reason=one.stop_reason)
-            for one in sequences
-            if one.finish_reason
-        ]
-        self.ended_before.update(one.sequence.choice for one in ended)
-        if len(ended) < len(sequences) or self.stream.is_continued:
-            return ended
-        return [StepOutput(sequences[0].info, has_started=True), *ended]
+        first = sequences[0]
+        if first.finish_reason is None or len(self.reasons) < len(sequences):
+            return []
+        end = Finished(first.info, first.finish_reason, first.stop_reason)
+        return [end] if self.stream.is_continued else [Admitted(first.info), end]
 
     def record(self, output: StepOutput) -> list[EmitEntry]:
         """The events to send at once for an output of the engine; its tokens are gathered in the stream."""
         if self.has_ended:
             return []
-        if output.has_started:
-            return [] if self.started_s else [self._start(output.num_cached)]
-        if output.has_left:
-            self.num_preemptions += not self.is_preempted  # all its outputs leave together
-            self.is_preempted = True
-            return []
-        if output.tokens or output.text or output.vector is not None:
-            self.is_preempted = False
-            self.first_token_s = self.first_token_s or monotonic()
-            self.stream.add(output)
-        elif output.prompt_scores is not None or self._is_end_to_tell(output):
-            self.stream.add(output)
-        if output.finish_reason is None:
-            return []
-        reason = self._end_reason(output, output.finish_reason)
-        if reason is None:
-            return []
-        return self.close(reason, output.error, output.stop_reason)
+        match output:
+            case NewTokens() | NewVector():
+                self.is_preempted = False
+                self.first_token_s = self.first_token_s or monotonic()
+                self.stream.add(output)
+            case PromptScores():
+                self.stream.add(output)
+            case Finished():
+                return self._finish(output)
+            case Admitted() if self.started_s is None:
+                return [self._start(output.num_cached)]
+            case Displaced():
+                self.num_preemptions += not self.is_preempted  # all its outputs leave together
+                self.is_preempted = True
+        return []
+
+    def _finish(self, finished: Finished) -> list[EmitEntry]:
+        """The first output that fails or is stopped ends the job, else the last: then its last events."""
+        reason, choice = finished.finish_reason, finished.sequence.choice
+        if reason in GOOD_ENDS:
+            if choice not in self.reasons:  # else it had ended before this attempt
+                self.stream.end_output(choice, reason, finished.stop_reason)
+            self.reasons[choice] = reason
+            if len(self.reasons) < len(self.sequences):
+                return []
+            reason = "length" if "length" in self.reasons.values() else "stop"
+        return self.close(reason, finished.error, finished.stop_reason)
 
     def close(
         self, finish_reason: FinishReason, error: Failure | None = None, stop_reason: StopReason = None
@@ -185,20 +201,6 @@ class Attempt:
         for delivery in self.deliveries:
             delivery.accept()
         return self.stream.start(self.seed, self.num_prompt_tokens, num_cached)
-
-    def _is_end_to_tell(self, output: StepOutput) -> bool:
-        """Whether one of several outputs has ended without a token, which its next event says."""
-        has_ended = output.finish_reason in GOOD_ENDS and self.stream.num_choices > 1
-        return has_ended and output.sequence.choice not in self.ended_before
-
-    def _end_reason(self, output: StepOutput, reason: FinishReason) -> FinishReason | None:
-        """Why the job is over, if it is: the first output that fails or is stopped ends it, else the last."""
-        if reason not in GOOD_ENDS:
-            return reason
-        self.reasons[output.sequence.choice] = reason
-        if len(self.reasons) < len(self.sequences):
-            return None
-        return "length" if "length" in self.reasons.values() else "stop"
 
     @property
     def timings(self) -> Timings:

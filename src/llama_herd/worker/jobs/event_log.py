@@ -27,7 +27,7 @@ from llama_herd.tasks.protocol.events import (
     token_json,
     vectors_json,
 )
-from llama_herd.worker.engine.interface import EchoedPrompt, SampledToken, StepOutput
+from llama_herd.worker.engine.interface import EchoedPrompt, NewTokens, NewVector, PromptScores, SampledToken
 from llama_herd.worker.engine.sequence import NewParser
 from llama_herd.worker.jobs.output_reader import OutputCount, OutputParts, OutputReader
 from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
@@ -67,14 +67,6 @@ class _Output:
     finish_reason: FinishReason | None = None
     stop_reason: StopReason = None
     prompt_scores: tuple[SampledToken, ...] | None = None
-
-    def gather(self, step: StepOutput) -> None:
-        self.tokens += step.tokens
-        self.text += step.text
-        self.finish_reason = step.finish_reason
-        self.stop_reason = step.stop_reason
-        if step.prompt_scores is not None:
-            self.prompt_scores = step.prompt_scores
 
     def forget(self) -> None:
         """Begin to gather for another event."""
@@ -173,16 +165,31 @@ class EventLog:
             text = self._recorded.texts.get(choice, "")
             reader.resume(text, self._recorded.said.get(choice, OutputCount()))
 
-    def add(self, step: StepOutput) -> None:
-        """Gather an output's tokens, or a text's vector, for the next event."""
-        choice = step.sequence.choice
-        if step.vector is not None:
-            self._vectors[choice] = b64encode(step.vector).decode()
-            return
+    def add(self, found: NewTokens | PromptScores | NewVector) -> None:
+        """Gather what is found of an output, or of a text, for the next event."""
+        choice = found.sequence.choice
+        match found:
+            case NewTokens():
+                output = self._next(choice)
+                output.tokens += found.tokens
+                output.text += found.text
+            case PromptScores():
+                self._next(choice).prompt_scores = found.scores
+            case NewVector():
+                self._vectors[choice] = b64encode(found.vector).decode()
+
+    def end_output(self, choice: int, finish_reason: FinishReason, stop_reason: StopReason) -> None:
+        """Note that an output has ended. If there are several, an event says so, also one without tokens."""
+        if self.num_choices > 1 or choice in self._gathering:
+            output = self._next(choice)
+            output.finish_reason, output.stop_reason = finish_reason, stop_reason
+
+    def _next(self, choice: int) -> _Output:
+        """An output that has something for its next event."""
         output = self._gathering.get(choice)
         if output is None:
             output = self._gathering[choice] = self._outputs.setdefault(choice, _Output())
-        output.gather(step)
+        return output
 
     @property
     def num_new_ids(self) -> int:

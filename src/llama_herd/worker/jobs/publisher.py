@@ -16,7 +16,7 @@ from llama_herd.tasks.ledger.answers import Emission, Emitted
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.ledger import LOST
 from llama_herd.tasks.protocol.events import Failure, FinishReason
-from llama_herd.worker.engine.interface import JobEngine, StepOutput
+from llama_herd.worker.engine.interface import JobEngine, Lost, StepOutput
 from llama_herd.worker.insisting import Stopped
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_calls import CallRefused, EventCalls, Outgoing
@@ -149,14 +149,14 @@ class Publisher(threading.Thread):
         events: list[Outgoing] = []
         for output in outputs:
             match output:
-                case StepOutput():
-                    events += self._record(output)
                 case RefusedJob(attempt):
                     events += self._sent_of(attempt, attempt.close(output.finish_reason, output.error))
                     if attempt.failure is None:
                         self._note(attempt, lambda one: replace(one, num_refused=one.num_refused + 1))
                 case LeftJob(attempt, settle):
                     self._end(attempt, settle)
+                case _:
+                    events += self._record(output)
         return events + self._due(monotonic())
 
     def _due(self, now_s: float) -> list[Outgoing]:
@@ -171,7 +171,7 @@ class Publisher(threading.Thread):
         attempt = self._tenancies[sequence.tenant].claims.get(sequence.job_id)
         if attempt is None or sequence not in attempt.sequences:
             return []
-        if output.is_lost:
+        if isinstance(output, Lost):
             return self._lose(attempt)
         was_silent = attempt.first_token_s is None and not attempt.stream.num_ids
         entries = attempt.record(output)

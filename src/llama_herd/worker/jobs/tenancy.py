@@ -23,7 +23,7 @@ from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery
-from llama_herd.worker.engine.interface import StepOutput
+from llama_herd.worker.engine.interface import NewTokens, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor
 from llama_herd.worker.jobs.figures import JobFigures, RecentFigures
@@ -306,7 +306,8 @@ class Tenancies:
         """Count the tokens of a step, each for its tenant."""
         num_tokens = Counter[str]()
         for output in outputs:
-            num_tokens[output.sequence.tenant] += len(output.tokens)
+            if isinstance(output, NewTokens):
+                num_tokens[output.sequence.tenant] += len(output.tokens)
         for tenant, num in num_tokens.items():
             self._by_tenant[tenant].recent.note_tokens(num)
 

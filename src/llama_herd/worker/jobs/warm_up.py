@@ -16,7 +16,7 @@ from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.ranking_job import RankingJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
-from llama_herd.worker.engine.interface import JobEngine, SequenceInfo, StepOutput
+from llama_herd.worker.engine.interface import Finished, JobEngine, SequenceInfo, StepOutput
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
 
@@ -68,10 +68,10 @@ class WarmUp:
     def take(self, outputs: Iterable[StepOutput]) -> None:
         """Take the engine's outputs of these sequences."""
         for output in outputs:
-            if output.error is not None:
-                log.warning("warm-up failed, jobs may fail too", error=output.error.message)
-            if output.finish_reason:
+            if isinstance(output, Finished):
                 self._left.discard(output.sequence)
+                if output.error is not None:
+                    log.warning("warm-up failed, jobs may fail too", error=output.error.message)
         if not self._left:
             self._have_ended.set()
 
