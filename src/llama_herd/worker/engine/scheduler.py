@@ -42,8 +42,8 @@ class Scheduler:
         self._may_fit = False  # whether anything has changed since no waiting sequence was found to fit
         self.waiting = WaitQueue()
         self.running: list[Sequence] = []
-        self._leaving: set[Sequence] = set()  # not running any more, but part of a step that was not read yet
-        self._returning: set[Sequence] = set()  # those of them that will wait again
+        #: Not running any more, but part of a step that was not read yet: which of them will wait again.
+        self._leaving: dict[Sequence, bool] = {}
         self._urgent: Urgent | None = None
         self.num_preemptions = 0
         self._left: list[Sequence] = []
@@ -78,7 +78,7 @@ class Scheduler:
             if self._urgent is None:
                 admitted.update(self._admit_fitting())
                 self._urgent = self._next_urgent()
-            if self._urgent is None or self._returning:
+            if self._urgent is None or any(self._leaving.values()):
                 # One that had passed it may have lost its place again, or have got it twice.
                 return [one for one in self.running if one in admitted]
             entry, passed = self._urgent
@@ -113,12 +113,7 @@ class Scheduler:
         Where all that decode can wait, prompts of those that cannot are computed whole. Where all can wait,
         prompts may wait for others.
         """
-        running = [
-            sequence
-            for sequence in self.running
-            if sequence.is_confirmed
-            and not (sequence.num_drawing and (sequence.is_full or sequence.must_be_read))
-        ]
+        running = [sequence for sequence in self.running if sequence.is_ready]
         prefilling = [sequence for sequence in running if not sequence.decodes]
         can_wait = self.waiting.can_wait and all(sequence.can_wait for sequence in self.running)
         some_decode = len(prefilling) < len(running)
@@ -159,11 +154,7 @@ class Scheduler:
         sequence.num_drawing -= row.is_complete
         sequence.num_flying -= 1
         if not sequence.num_flying and sequence in self._leaving:
-            self._leaving.remove(sequence)
-            self._release(sequence)
-            if sequence in self._returning:
-                self._returning.remove(sequence)
-                self._wait_again(sequence)
+            self._release(sequence, waits_again=self._leaving.pop(sequence))
 
     def publish(self, sequence: Sequence) -> None:
         """Let full pages serve others, as far as the ids in them are known."""
@@ -183,15 +174,11 @@ class Scheduler:
         Its pages and its slot are free now, or when the last step that it is part of has been read.
         """
         if sequence in self.running:
-            self.running.remove(sequence)
             if not is_sound:
                 self._prefixes.forget(sequence.digests)
-            if sequence.num_flying:
-                self._leaving.add(sequence)
-            else:
-                self._release(sequence)
-        elif sequence in self._returning:
-            self._returning.remove(sequence)
+            self._give_place_up(sequence, waits_again=False)
+        elif sequence in self._leaving:
+            self._leaving[sequence] = False
         else:
             self.waiting.leave(sequence)
             if self._urgent is not None and self._urgent.entry.sequence is sequence:
@@ -244,24 +231,24 @@ class Scheduler:
         for sequence in places:
             sequence.num_preemptions += 1
             self.num_preemptions += 1
-            self.running.remove(sequence)
-            if sequence.num_flying:
-                self._leaving.add(sequence)
-                self._returning.add(sequence)
-            else:
-                self._release(sequence)
-                self._wait_again(sequence)
+            self._give_place_up(sequence, waits_again=True)
         return bool(places)
 
-    def _wait_again(self, sequence: Sequence) -> None:
-        self._left.append(sequence)
-        sequence.give_up_place()
-        self.waiting.join(sequence)
+    def _give_place_up(self, sequence: Sequence, *, waits_again: bool) -> None:
+        self.running.remove(sequence)
+        if sequence.num_flying:
+            self._leaving[sequence] = waits_again
+        else:
+            self._release(sequence, waits_again=waits_again)
 
-    def _release(self, sequence: Sequence) -> None:
+    def _release(self, sequence: Sequence, *, waits_again: bool) -> None:
         self._prefixes.release(sequence.info, sequence.digests)
         self._free_slots.append(sequence.slot)
         self._may_fit = True
+        if waits_again:
+            self._left.append(sequence)
+            sequence.give_up_place()
+            self.waiting.join(sequence)
 
     def _reserve_first(self) -> WaitEntry | None:
         """Reserve pages for the first sequence in the queue that fits now.

@@ -151,6 +151,15 @@ class Sequence:
         return num_ids >= self.params.max_tokens or len(self.prompt_ids) + num_ids >= self.max_length
 
     @property
+    def is_ready(self) -> bool:
+        """Whether a step may have it: its start is on record, and more can be drawn than is being drawn.
+
+        Under a constraint nothing can before the last token is known here.
+        """
+        is_held = self.num_drawing and (self.is_full or self.constraint is not None)
+        return self.is_confirmed and not is_held
+
+    @property
     def num_reserved(self) -> int:
         """Tokens that the cache must have room for: the prompt and all that may follow."""
         return min(len(self.prompt_ids) + self.params.max_tokens, self.max_length)
@@ -232,11 +241,6 @@ class Sequence:
         return SamplingRow(
             self.params, self.seed, position, self.penalties, self.eos_ids, self.choice, self.constraint
         )
-
-    @property
-    def must_be_read(self) -> bool:
-        """Whether its next token cannot be drawn before the last one is known here."""
-        return self.constraint is not None
 
     @property
     def _is_through(self) -> bool:
