@@ -14,7 +14,8 @@ from llama_herd.worker.engine.prefill_budget import (
     LearntBudget,
     PrefillBudget,
 )
-from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS, Scheduler
+from llama_herd.worker.engine.prompt_shares import MAX_SCORED_TOKENS
+from llama_herd.worker.engine.scheduler import Scheduler
 from tests.examples import for_any
 from tests.worker.engine.test_scheduler import (
     BUDGET,

@@ -15,8 +15,9 @@ from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine import wait_queue as waiting_line
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
+from llama_herd.worker.engine.prompt_shares import MAX_SCORED_TOKENS
 from llama_herd.worker.engine.runner import Row
-from llama_herd.worker.engine.scheduler import MAX_PREEMPTIONS, MAX_SCORED_TOKENS, Scheduler
+from llama_herd.worker.engine.scheduler import MAX_PREEMPTIONS, Scheduler
 from llama_herd.worker.engine.sequence import Sequence
 from tests.examples import for_any
 

@@ -16,10 +16,10 @@ import llama_herd.worker.pool  # with it Celery, as in a worker  # noqa: F401
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
+from llama_herd.worker.engine.prompt_shares import MAX_SCORED_TOKENS
 from llama_herd.worker.engine.sampling.row import SamplingRow
 from llama_herd.worker.engine.sampling.sampler import sample
 from llama_herd.worker.engine.sampling.scores import Scores
-from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.local.processes import peak_bytes

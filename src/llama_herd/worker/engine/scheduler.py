@@ -1,17 +1,15 @@
 """Chooses the next batch. Plain Python: no tensor, no queue, no clock."""
 
-from itertools import groupby, islice, takewhile
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.prefix_cache import Digest, PrefixCache
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
+from llama_herd.worker.engine.prompt_shares import shares_of, watched_tokens
 from llama_herd.worker.engine.runner import Row
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.wait_queue import WaitEntry, WaitQueue
-
-#: Most prompt tokens that a step scores: each takes a row of logits over the whole vocabulary.
-MAX_SCORED_TOKENS = 512
 
 #: How often a sequence may lose its place. Each time it waits a level higher.
 MAX_PREEMPTIONS = 3
@@ -125,8 +123,8 @@ class Scheduler:
         self._num_idle = 0
         usual = self._prompt_tokens(running, prefilling, can_wait=can_wait)
         of_oldest = (usual + 1) // 2
-        whole = min(of_oldest + _watched_tokens(running), self.prefill.most)
-        shares = dict.fromkeys(running, 1) | _shares(prefilling, max(usual, whole), of_oldest)
+        whole = min(of_oldest + watched_tokens(running), self.prefill.most)
+        shares = dict.fromkeys(running, 1) | shares_of(prefilling, max(usual, whole), of_oldest)
         return [Row.of(sequence, num_tokens) for sequence, num_tokens in shares.items() if num_tokens]
 
     def _prompt_tokens(self, running: list[Sequence], prefilling: list[Sequence], *, can_wait: bool) -> int:
@@ -311,43 +309,6 @@ def _may_leave(sequence: Sequence, urgent: Sequence) -> bool:
     """
     is_lower = sequence.priority < urgent.priority and sequence.tenant == urgent.tenant
     return is_lower and sequence.num_preemptions < MAX_PREEMPTIONS and not sequence.scores_prompt
-
-
-def _watched_tokens(running: list[Sequence]) -> int:
-    """The prompt tokens of those that cannot wait, if all that decode can."""
-    if not all(one.can_wait for one in running if one.decodes):
-        return 0
-    return sum(one.num_uncached for one in running if not (one.decodes or one.can_wait))
-
-
-def _shares(prefilling: list[Sequence], budget: int, of_oldest: int) -> dict[Sequence, int]:
-    """Tokens for each prefilling sequence, those of the highest priority first.
-
-    Among these some for the oldest, the rest for the shortest. So no prompt waits for ever for equal ones,
-    and a short prompt does not wait for a long one.
-    """
-    in_order = sorted(prefilling, key=lambda one: -one.priority)
-    wanted, shares, left = _wanted_tokens(in_order), dict.fromkeys(in_order, 0), budget
-    for _, level in groupby(in_order, key=lambda one: one.priority):
-        oldest, *others = level
-        shares[oldest] = min(wanted[oldest], of_oldest, left)
-        left -= shares[oldest]
-        for sequence in sorted((oldest, *others), key=lambda one: one.num_uncached):
-            more = min(wanted[sequence] - shares[sequence], left)
-            shares[sequence] += more
-            left -= more
-    return shares
-
-
-def _wanted_tokens(prefilling: list[Sequence]) -> dict[Sequence, int]:
-    """How many tokens each needs; scored prompts, the first ones first, no more than a step may score."""
-    wanted, left = {}, MAX_SCORED_TOKENS
-    for sequence in prefilling:
-        wanted[sequence] = sequence.num_uncached
-        if sequence.scores_prompt:
-            wanted[sequence] = min(sequence.num_uncached, left)
-            left -= wanted[sequence]
-    return wanted
 
 
 def _wanted_digests(sequence: Sequence) -> list[Digest]:

@@ -25,7 +25,7 @@ from llama_herd.model.sizes import (
 from llama_herd.model.tiling import SHORT_TOKENS
 from llama_herd.model.weights.form import AnyKernels, KeptBlocks, WeightForm
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
-from llama_herd.worker.engine.scheduler import MAX_SCORED_TOKENS
+from llama_herd.worker.engine.prompt_shares import MAX_SCORED_TOKENS
 from llama_herd.worker.loading.machine import free_bytes, num_threads, total_bytes
 from llama_herd.worker.settings import WorkerSettings
 
