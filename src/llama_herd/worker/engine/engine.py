@@ -81,7 +81,7 @@ class Engine:
         self._sink = sink
         self.clock = clock
         self._sequences: dict[SequenceInfo, Sequence] = {}  # those that have not ended
-        self._aborted: list[Sequence] = []  # those of them that the next step ends
+        self._aborts: dict[SequenceInfo, Abort] = {}  # those of them that the next step ends
         self._next_deadline_s = inf  # none of them is overdue before
         self._flights: deque[Flight] = deque()
         self._read_s = 0.0  # when a forward was read last
@@ -122,21 +122,29 @@ class Engine:
     def abort(self, infos: Iterable[SequenceInfo], reason: Abort) -> None:
         """End sequences at the next step; `dropped` ends them without an output. The first reason stays."""
         for info in infos:
-            sequence = self._sequences.get(info)
-            if sequence is not None and sequence.abort is None:
-                sequence.abort = reason
-                self._aborted.append(sequence)
+            if info in self._sequences:
+                self._aborts.setdefault(info, reason)
 
     def admit(self) -> None:
         """Admit what there is room for, and announce it: it can be computed once its start is confirmed.
 
-        Before that end what is cancelled or overdue.
+        Before that end what is cancelled or overdue. An error ends all outputs of its job that are admitted
+        now: they may take over what was never copied.
         """
         self._end_aborted()
+        admitted = self.scheduler.admit()
+        outputs: list[StepOutput] = [Displaced(one.info) for one in self.scheduler.take_left()]
         failed = dict[tuple[str, str], Failure]()  # jobs
-        begun = [self._begin(sequence, failed) for sequence in self.scheduler.admit()]
-        left = [Displaced(sequence.info) for sequence in self.scheduler.take_left()]
-        self._hand_on([*left, *(output for output in begun if output is not None)])
+        for sequence in admitted:
+            failure = failed.get(sequence.job) or self._copy_pages(sequence)
+            if failure is not None:
+                failed[sequence.job] = failure
+                outputs.append(self._failed(sequence, failure))
+            elif sequence.has_begun:  # it goes on where it had lost its place
+                self._num_recomputed_tokens += max(0, sequence.length - 1 - sequence.num_cached)
+            else:
+                outputs.append(self._begin(sequence))
+        self._hand_on(outputs)
 
     def step(self) -> None:
         """End cancelled and overdue sequences, admit, prefill and decode in one forward, draw, hand on.
@@ -178,49 +186,38 @@ class Engine:
 
     def _end_aborted(self) -> None:
         self._abort_overdue()
-        aborted = [one for one in self._aborted if one.info in self._sequences]
-        self._aborted.clear()
-        for sequence in aborted:
-            self._remove(sequence)
-        self._hand_on(
-            [
-                Finished(sequence.info, sequence.abort)
-                for sequence in aborted
-                if sequence.abort is not None and sequence.abort != "dropped"
-            ]
-        )
+        aborts, self._aborts = self._aborts, {}
+        outputs = list[StepOutput]()
+        for info, reason in aborts.items():
+            if (sequence := self._sequences.get(info)) is not None:
+                self._remove(sequence)
+                if reason != "dropped":
+                    outputs.append(Finished(info, reason))
+        self._hand_on(outputs)
 
     def _abort_overdue(self) -> None:
         """Looks at all sequences only when a deadline has passed: many may wait."""
         if monotonic() < self._next_deadline_s:
             return
         self.abort([one.info for one in self._sequences.values() if one.is_overdue], "deadline")
-        left = (one.deadline_s for one in self._sequences.values() if one.abort is None)
+        left = (one.deadline_s for one in self._sequences.values() if one.info not in self._aborts)
         self._next_deadline_s = min((one for one in left if one is not None), default=inf)
 
     def _note_deadline(self, sequence: Sequence) -> None:
         if sequence.deadline_s is not None:
             self._next_deadline_s = min(self._next_deadline_s, sequence.deadline_s)
 
-    def _begin(self, sequence: Sequence, failed: dict[tuple[str, str], Failure]) -> StepOutput | None:
-        """Copy the pages that one sequence takes over; an error ends its job alone.
+    def _copy_pages(self, sequence: Sequence) -> Failure | None:
+        """Copy the pages that a sequence takes over; return why that failed."""
+        try:
+            self.runner.begin(sequence)
+        except Exception as error:
+            raise_if_lost(error)
+            log.exception("row failed", **sequence.line)
+            return failure_of(error)
+        return None
 
-        Its other outputs that were admitted with it fail, too: they may take over what was never copied.
-        One that had lost its place goes on, and nothing is said of it.
-        """
-        if sequence.job not in failed:
-            try:
-                self.runner.begin(sequence)
-            except Exception as error:
-                raise_if_lost(error)
-                log.exception("row failed", **sequence.line)
-                failed[sequence.job] = failure_of(error)
-        if failure := failed.get(sequence.job):
-            return self._failed(sequence, failure)
-        if sequence.has_begun:
-            num_known = len(sequence.prompt_ids) + len(sequence.ids)
-            self._num_recomputed_tokens += max(0, num_known - 1 - sequence.num_cached)
-            return None
+    def _begin(self, sequence: Sequence) -> Admitted:
         sequence.has_begun = True
         sequence.note_admitted()
         self._rest.note_begun(sequence)

@@ -12,7 +12,7 @@ from llama_herd.tasks.protocol.events import FinishReason, StopReason
 from llama_herd.tasks.protocol.priority import can_wait
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
-from llama_herd.worker.engine.interface import Abort, SampledToken, SequenceInfo
+from llama_herd.worker.engine.interface import SampledToken, SequenceInfo
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sampling.row import Penalties, SamplingRow
 
@@ -71,7 +71,6 @@ class Sequence:
     prompt_scores: list[SampledToken] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     stop_reason: StopReason = None
-    abort: Abort | None = None
     drawn_s: float | None = None  # when its last token was drawn, on the clock of time.monotonic
     line: Mapping[str, object] = field(default_factory=dict)  # what each line of the log says of its job
     begun_s: float = 0.0  # when it was admitted first, on the engine's clock
