@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from llama_herd.tasks.protocol.events import Failure, FinishReason, StopReason
-from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
 from llama_herd.worker.engine.figures import EngineStats
 
 if TYPE_CHECKING:
@@ -94,16 +93,6 @@ class Finished(NamedTuple):
 
 #: What an engine tells of a sequence.
 StepOutput = Admitted | Displaced | Lost | PromptScores | NewTokens | NewVector | Finished
-
-
-class EchoedPrompt(NamedTuple):
-    """The prompt that a job gets back if it asks for `echo`: the fields of `Started`, but for the pieces."""
-
-    prompt_ids: tuple[int, ...]
-    prompt_text: str
-    context_tokens: int
-    tokenizer_info: TokenizerInfo | None = None
-
 
 #: Where outputs go: one list per step.
 Sink = Callable[[list[StepOutput]], None]

@@ -14,7 +14,6 @@ from llama_herd.worker.engine.interface import (
     Abort,
     Admitted,
     Displaced,
-    EchoedPrompt,
     Finished,
     NewTokens,
     NewVector,
@@ -25,6 +24,7 @@ from llama_herd.worker.engine.interface import (
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.jobs.event_log import EventLog
 from llama_herd.worker.jobs.retries import NO_RETRIES, Retries
+from llama_herd.worker.loading.sequence_maker import EchoedPrompt
 
 #: A job that has waited this long for room is worth a round trip to another worker.
 PATIENCE_S = 1.0

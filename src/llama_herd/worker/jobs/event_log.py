@@ -27,10 +27,11 @@ from llama_herd.tasks.protocol.events import (
     token_json,
     vectors_json,
 )
-from llama_herd.worker.engine.interface import EchoedPrompt, NewTokens, NewVector, PromptScores, SampledToken
+from llama_herd.worker.engine.interface import NewTokens, NewVector, PromptScores, SampledToken
 from llama_herd.worker.engine.sequence import NewParser
 from llama_herd.worker.jobs.output_reader import OutputCount, OutputParts, OutputReader
 from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
+from llama_herd.worker.loading.sequence_maker import EchoedPrompt
 
 #: Sent events are kept this long, so that they can be sent again to a Redis that lost its last seconds.
 KEPT_S = 10.0

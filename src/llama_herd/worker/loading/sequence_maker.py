@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence as Rows
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
@@ -14,7 +14,6 @@ from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.tasks.protocol.text_job import TextJob
 from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
 from llama_herd.worker.engine.detokenizer import Detokenizer
-from llama_herd.worker.engine.interface import EchoedPrompt
 from llama_herd.worker.engine.sampling.constraint import Constraint
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.grammars.figures import GrammarFigures
@@ -35,6 +34,15 @@ class ConstraintMaker(Protocol):
     def constraints(self, form: OutputForm, num: int) -> Rows[Constraint | None]: ...
 
     def close(self) -> None: ...
+
+
+class EchoedPrompt(NamedTuple):
+    """The prompt that a job gets back if it asks for `echo`: the fields of `Started`, but for the pieces."""
+
+    prompt_ids: tuple[int, ...]
+    prompt_text: str
+    context_tokens: int
+    tokenizer_info: TokenizerInfo | None = None
 
 
 @dataclass(frozen=True)
