@@ -1,11 +1,9 @@
 """Claims the jobs that Celery has delivered, and hands the ones that may run here to the preparer."""
 
-import heapq
 import threading
 from collections.abc import Sequence as Rows
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
 from math import inf
 from queue import Empty, Queue
 from time import monotonic
@@ -89,9 +87,7 @@ class Intake(threading.Thread):
         self._finisher = finisher
         self._preparer = preparer
         self._inbox: Queue[IntakeItem | None] = Queue()
-        #: When to try an item again, and a number that keeps items of equal times in order.
-        self._later: list[tuple[float, int, IntakeItem]] = []
-        self._numbers = count()
+        self._later: list[tuple[float, IntakeItem]] = []  # and when to try them again
         self._senders = ResultReaders(tenancies.first.settings)
         self._breaks: dict[Delivery, BrokenConnections] = {}  # of large claims that failed
         self._may_begin_more = False
@@ -129,20 +125,21 @@ class Intake(threading.Thread):
             taken.append(self._inbox.get(timeout=self._rest_s()))
             while len(taken) < MAX_CLAIMS:
                 taken.append(self._inbox.get_nowait())
-        while self._later and self._later[0][0] <= monotonic():
-            taken.append(heapq.heappop(self._later)[2])
+        now_s = monotonic()
+        taken += [item for due_s, item in self._later if due_s <= now_s]
+        self._later = [one for one in self._later if one[0] > now_s]
         return [item for item in taken if item is not None]
 
     def _rest_s(self) -> float | None:
         """The seconds to sleep unless an item arrives; None: any time."""
         if self._may_begin_more:
             return 0.0
-        due_s = self._later[0][0] - monotonic() if self._later else inf
-        rest_s = max(0.0, min(due_s, POLL_S if self._preparer.is_holding else inf))
+        due_s = min((due_s for due_s, _ in self._later), default=inf)
+        rest_s = max(0.0, min(due_s - monotonic(), POLL_S if self._preparer.is_holding else inf))
         return None if rest_s == inf else rest_s
 
     def _put_off(self, item: IntakeItem, delay_s: float) -> None:
-        heapq.heappush(self._later, (monotonic() + delay_s, next(self._numbers), item))
+        self._later.append((monotonic() + delay_s, item))
 
     def _end(self, end: CeleryEnd) -> None:
         """Have a job cancelled; an error that will not pass is that of its record, which ends it too."""
