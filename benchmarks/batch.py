@@ -36,7 +36,7 @@ _LOOK_S = 0.2
 #: Rows and threads of a worker by default, which leaves one core for its other threads.
 SLOTS, THREADS = WorkerSettings().slots, max(1, len(os.sched_getaffinity(0)) - 1)
 
-COMMAND = (sys.executable, "-m", "llama_herd.cli", "batch", "in.jsonl", "-o", "out.jsonl", "--json")
+COMMAND = (sys.executable, "-m", "llama_herd", "batch", "in.jsonl", "-o", "out.jsonl", "--json")
 
 
 @dataclass(frozen=True)

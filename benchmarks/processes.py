@@ -26,7 +26,7 @@ def process(*arguments: str) -> Iterator[None]:
 def fake_worker(redis_url: str, model: str, slots: int, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """A worker without a model of so many rows. options: of `herd fake-worker`."""
     settings = {"HERD_REDIS_URL": redis_url, "HERD_SLOTS": str(slots), "HERD_LOG_LEVEL": "warning"}
-    command = [sys.executable, "-m", "llama_herd.cli", "fake-worker", "--model", model, *options]
+    command = [sys.executable, "-m", "llama_herd", "fake-worker", "--model", model, *options]
     with subprocess.Popen(command, env={**os.environ, **settings}) as found:
         try:
             yield found

@@ -34,7 +34,7 @@ def start(path: Path, form: str) -> tuple[float, int]:
     with path.open("rb") as file:
         while file.read(1 << 20):  # in pieces: a child's peak is never less than what its parent's once was
             pass
-    command = [sys.executable, "-m", "llama_herd.cli", "generate", "--local", "--model", str(path)]
+    command = [sys.executable, "-m", "llama_herd", "generate", "--local", "--model", str(path)]
     started_s, null = perf_counter(), subprocess.DEVNULL
     process = subprocess.Popen(
         [*command, "w1 w2", "--max-tokens", "1"],

@@ -75,7 +75,7 @@ def install(folder: Path, *wanted: str) -> str:
 
 def test_the_oldest_versions_that_are_allowed_will_do(tmp_path: Path) -> None:
     path = install(tmp_path, *(f"{name}=={version}" for name, version in lowest_versions().items()))
-    run(sys.executable, "-m", "llama_herd.cli", "demo", PYTHONPATH=path)
+    run(sys.executable, "-m", "llama_herd", "demo", PYTHONPATH=path)
     run(sys.executable, "-m", "pytest", "-q", *TRIED, PYTHONPATH=path)
 
 

@@ -30,7 +30,7 @@ def measure(bench: Bench, format: Format) -> Iterator[Measurement]:
 
 def _start(bench: Bench, model: Path) -> float:
     """Seconds until the text of the first token stands on standard output."""
-    command = [sys.executable, "-m", "llama_herd.cli", "generate", PROMPT, "--local"]
+    command = [sys.executable, "-m", "llama_herd", "generate", PROMPT, "--local"]
     options = ["--max-tokens", str(MAX_TOKENS), "--temperature", "0"]
     started = perf_counter()
     process = subprocess.Popen(

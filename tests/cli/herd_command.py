@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from llama_herd.cli.app import app
 from tests.local.forked_python import ForkedPython, start_piped
 
-COMMAND = (sys.executable, "-m", "llama_herd.cli")
+COMMAND = (sys.executable, "-m", "llama_herd")
 
 #: Variables that say where Redis is, or change how a worker starts.
 _OURS = ("HERD_", "CELERY_", "REDIS_URL")

@@ -97,7 +97,7 @@ def starting_worker(settings: WorkerSettings, name: str) -> Iterator[WorkerProce
             settings,
             f"{name}@{gethostname()}",
             Path(folder) / "worker.log",
-            ["llama_herd.cli", "worker", "--name", name],
+            ["llama_herd", "worker", "--name", name],
             cwd=Path(folder),
         ).start()
         try:

@@ -130,5 +130,5 @@ def test_links_into_a_list_that_nobody_reads_are_told_within_a_minute(
     wait_until(lambda: "nobody takes links from a list" in worker.log, "it is logged")
     env = {**os.environ, "HERD_REDIS_URL": server.url, "HERD_MODEL_NAME": "m"}
     for command in ("status", "doctor"):
-        told = run_forked(["llama_herd.cli", command], env, tmp_path).output
+        told = run_forked(["llama_herd", command], env, tmp_path).output
         assert 'from the list "closed"' in " ".join(told.split())

@@ -93,5 +93,5 @@ def _program() -> str:
     if found is not None and own.exists() and own.samefile(found):
         return "herd"
     if not own.exists():
-        return f"{shlex.quote(sys.executable)} -m llama_herd.cli"
+        return f"{shlex.quote(sys.executable)} -m llama_herd"
     return shlex.quote(min(os.path.relpath(own), str(own), key=len))

@@ -98,7 +98,7 @@ def card_commands(gpus: str, metrics_port: int = 0) -> dict[str, list[str]]:
     Each waits for Redis: one that dies while Redis is away too would not be started again.
     metrics_port: that of the first; the others take the next ones. 0: none.
     """
-    command = [sys.executable, "-m", "llama_herd.cli", "worker", "--wait-for-redis"]
+    command = [sys.executable, "-m", "llama_herd", "worker", "--wait-for-redis"]
     commands = {
         f"gpu{card}": [*command, "--device", f"cuda:{card}", "--name", f"gpu{card}"]
         for card in _chosen_cards(gpus)
