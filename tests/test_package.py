@@ -272,5 +272,8 @@ def test_a_gateway_needs_neither_torch_nor_celery(redis_url: str) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         variables = {"HERD_REDIS_URL": redis_url, "HERD_GATEWAY_PORT": str(taken.getsockname()[1])}
         done = run_without({"celery", "kombu", *MODULES["worker"]}, HERD, "gateway", **variables)
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
     assert done.returncode == 2
-    assert "cannot listen at" in done.stderr
+    assert done.stderr == (
+        f"herd: cannot listen at {place}: address already in use. Fix: choose another --port or --host\n"
+    )

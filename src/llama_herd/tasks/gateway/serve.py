@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import resource
 import signal
 import sys
@@ -81,6 +82,7 @@ class Server(uvicorn.Server):
             backlog=4096,
         )
         super().__init__(config)
+        logging.getLogger("uvicorn.error").addFilter(_is_uvicorns_to_tell)
         self._app = app
         self._on_start = on_start
 
@@ -92,8 +94,9 @@ class Server(uvicorn.Server):
             if not isinstance(reason, OSError):
                 raise
             place = f"{self.config.host}:{self.config.port}"
+            problem = str(reason.strerror).rpartition(": ")[2]  # before it asyncio repeats the place
             raise BadInput(
-                f"cannot listen at {place}: {reason}. Fix: choose another --port or --host"
+                f"cannot listen at {place}: {problem}. Fix: choose another --port or --host"
             ) from None
         if self.started:
             self._on_start(self.url)
@@ -124,6 +127,11 @@ class Server(uvicorn.Server):
         for number in (signal.SIGINT, signal.SIGTERM, *hangup):
             loop.add_signal_handler(number, self.handle_exit, number, None)
         yield
+
+
+def _is_uvicorns_to_tell(record: logging.LogRecord) -> bool:
+    """Not of an address that cannot be had, which uvicorn logs as it is raised: our own error tells of it."""
+    return not isinstance(record.msg, OSError)
 
 
 def _room_for_connections() -> int:
