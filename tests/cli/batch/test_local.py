@@ -1,5 +1,6 @@
 """`--local`: one command, nothing else; gone at the end, and again from where it was killed."""
 
+import json
 import signal
 from pathlib import Path
 
@@ -32,11 +33,14 @@ def test_one_command_brings_all_that_it_needs_and_leaves_none_of_it(command: Bat
         children[:] = children_of(process.pid)
         return len(children) >= 2 or process.poll() is not None
 
-    with command.start_anew("--local", "--model", "tiny.gguf", HERD_TENANTS="acme") as process:
+    given = ("--local", "--model", "tiny.gguf", "--json")
+    with command.start_anew(*given, HERD_TENANTS="acme") as process:
         wait_until(have_all_started, "all started")
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    assert "watch it from elsewhere:\n  HERD_REDIS_URL=redis://127.0.0.1:" in output
+    assert "watch it from elsewhere:\\n  HERD_REDIS_URL=redis://127.0.0.1:" in output
+    unserved = {event["unserved"] for event in map(json.loads, output.splitlines()) if "unserved" in event}
+    assert unserved == {""}  # also while its worker starts
     assert sorted(command.names()) == ["c0", "c1", "c2"]
     assert len(children) >= 2
     assert not any(map(is_alive, children))

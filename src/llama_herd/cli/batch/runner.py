@@ -95,7 +95,8 @@ class BatchRunner:
         self._hint = ". Fix: mend that; or give --max-errors, and the other rows run" if is_strict else ""
         files, run = self.files, self.files.run
         progress = BatchProgress(run.run_id, run.input_name, files.num_rows, files.done)
-        self._run = BatchRun(self.client, self.batch, progress, self, self.max_errors)
+        has_own = self.own is not None
+        self._run = BatchRun(self.client, self.batch, progress, self, self.max_errors, has_own_worker=has_own)
 
     def run(self) -> int:
         """Run the batch; return the exit code.
@@ -163,7 +164,7 @@ class BatchRunner:
 
     def show(self, status: BatchStatus) -> None:
         self.screen.show(status)
-        if self.own is None and status.is_running and not self._run.window.refusal:
+        if status.unserved and status.is_running:
             self._name_unserved()
 
     def _name_unserved(self) -> None:

@@ -65,7 +65,7 @@ class BatchRun:
 
     batch: of the rows without an answer. progress: it knows of the others.
     outage: why the last round came to nothing; None: it did not. is_asked_to_end: by `Client.end_batch`, as
-    of the last report.
+    of the last report. has_own_worker: one was started for this batch, and is about to be up.
     """
 
     client: Client
@@ -73,6 +73,7 @@ class BatchRun:
     progress: BatchProgress
     owner: BatchOwner
     max_errors: int | None = None
+    has_own_worker: bool = False
     outage: RedisUnavailable | None = None
     is_asked_to_end: bool = False
     _has_cancelled: bool = False
@@ -173,7 +174,8 @@ class BatchRun:
     def status(self, state: str) -> BatchStatus:
         """The batch's status now."""
         # While Redis refuses jobs it may refuse the reports of workers, too.
-        models = () if self.window.refusal else self.window.without_worker
+        is_known = not (self.has_own_worker or self.window.refusal)
+        models = self.window.without_worker if is_known else ()
         unserved = ", ".join(sorted(models)[:MAX_NAMED])
         found = self.progress.status(state, self.window.num_under_way)
         return found.model_copy(update={"unserved": unserved})
