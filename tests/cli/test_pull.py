@@ -188,6 +188,20 @@ def test_of_a_folder_that_no_worker_takes_no_weights_come(machine: Machine) -> N
     assert machine.hub.ranges("model-00001-of-00002.safetensors") == []
 
 
+def test_of_a_file_that_no_worker_takes_little_more_than_its_header_comes(
+    machine: Machine, files: dict[str, bytes]
+) -> None:
+    content = files["tiny-Q8_0.gguf"].replace(b"llama", b"bloom") + bytes(40 << 20)
+    machine.hub.repos[REPO] = {"a.gguf": content}
+    for _ in range(2):  # its first bytes are in the cache then
+        said = machine.refused("pull", REPO)
+        assert "a.gguf: general.architecture is 'bloom', supported are llama" in said
+    assert [path.stat().st_size >> 20 for path in machine.cache.glob("models--*/blobs/*")] == [32]
+    assert len(machine.hub.ranges("a.gguf")) == 2  # of the hub, and of its store
+    behind = {"HERD_ENGINE": "llama-server", "HERD_ENGINE_URL": "http://127.0.0.1:1"}
+    assert machine.pulled(REPO, **behind).read_bytes() == content  # that server may serve it
+
+
 def test_half_a_folder_in_the_cache_is_none(machine: Machine) -> None:
     machine.hub.repos["owner/folder"] = dict(FOLDER_FILES)
     path = machine.pulled("owner/folder")

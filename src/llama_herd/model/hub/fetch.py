@@ -30,6 +30,11 @@ from llama_herd.model.hub.request import (
 
 #: Hears how many bytes of all files have come.
 ProgressHook = Callable[[int, int], None]
+#: Sees a model before most of it comes: a folder without weights, or a GGUF file's first bytes; and its name.
+Check = Callable[[Path, str], None]
+
+#: More than the header of any GGUF file has.
+BEGIN_BYTES = 32 << 20
 
 #: How often a file is asked for: so often, and once more for so many bytes that have come of it.
 MAX_TRIES, TRY_BYTES = 5, 16 << 20
@@ -63,12 +68,12 @@ def fetch_model(
     tell: Callable[[ChosenFiles], None],
     note: ProgressHook,
     choose: Choose = choose,
-    check: Callable[[Path], None] = lambda folder: None,
+    check: Check = lambda path, name: None,
 ) -> HubModel:
     """Ask the hub for the model as it is now, and fetch what of it is missing; without the hub, find it.
 
-    `tell` hears what is going to be fetched, `check` sees a folder before its weights come. Raises
-    HubUnavailable, and ModelFileError with the fix.
+    `tell` hears what is going to be fetched. Raises HubUnavailable, ModelFileError with the fix, and what
+    `check` does.
     """
     try:
         with translated(name.repo, cache_folder()):
@@ -82,7 +87,7 @@ def fetch_model(
     missing = _missing(listing, choice)
     if index := next((file for file in missing if file.name == INDEX), None):
         with translated(name.repo, cache_folder()):
-            _fetch_file(listing, index, lambda _: None)
+            _fetch_file(listing, index, lambda _: None, None)
         choice = choose(listing, name, room)
         missing = _missing(listing, choice)
     done = choice.num_bytes - sum(file.num_bytes for file in missing)
@@ -91,8 +96,9 @@ def fetch_model(
     with translated(name.repo, cache_folder()):
         for file in missing:
             if file.name.endswith(".safetensors"):
-                check(listing.folder)
-            _fetch_file(listing, file, partial(_note_all, note, choice.num_bytes, done))
+                check(listing.folder, name.repo)
+            note_all = partial(_note_all, note, choice.num_bytes, done)
+            _fetch_file(listing, file, note_all, check if file.name == choice.name else None)
             done += file.num_bytes
         _note_newest_commit(listing)
     return HubModel(listing.folder / choice.name, choice, bool(missing))
@@ -107,7 +113,9 @@ def _note_all(note: ProgressHook, num_all: int, done: int, num_bytes: int) -> No
     note(done + num_bytes, num_all)
 
 
-def _fetch_file(listing: RepoListing, file: HubFile, note: Callable[[int], None]) -> None:
+def _fetch_file(
+    listing: RepoListing, file: HubFile, note: Callable[[int], None], check: Check | None
+) -> None:
     """Fetch a file unless its bytes are here, and enter it in the snapshot of its commit."""
     from huggingface_hub import constants
 
@@ -117,7 +125,7 @@ def _fetch_file(listing: RepoListing, file: HubFile, note: Callable[[int], None]
             f"hf download {listing.repo} {file.name}, after which it is found in the cache"
         )
     blob = storage_folder(listing.repo) / "blobs" / file.digest
-    _download(listing, file, blob, note)
+    _download(listing, file, blob, note, check)
     entry = listing.folder / file.name
     entry.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):  # another process was here meanwhile
@@ -135,7 +143,9 @@ def _note_newest_commit(listing: RepoListing) -> None:
     written.replace(ref)
 
 
-def _download(listing: RepoListing, file: HubFile, blob: Path, note: Callable[[int], None]) -> None:
+def _download(
+    listing: RepoListing, file: HubFile, blob: Path, note: Callable[[int], None], check: Check | None
+) -> None:
     """Fetch a file to where the cache has it, behind what has come of it before."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import WeakFileLock
@@ -158,28 +168,34 @@ def _download(listing: RepoListing, file: HubFile, blob: Path, note: Callable[[i
                     f"{size_text(free)} free. Fix: make room there, or set HF_HOME to a folder elsewhere"
                 )
             note(here)
-            _receive(hf_hub_url(listing.repo, file.name, revision=listing.commit), out, file, note)
+            url = hf_hub_url(listing.repo, file.name, revision=listing.commit)
+            if check is not None:
+                _receive(url, out, file, note, min(BEGIN_BYTES, file.num_bytes))
+                out.flush()
+                check(part, file.name)
+            _receive(url, out, file, note, file.num_bytes)
         _check_digest(part, file)
         part.replace(blob)
 
 
-def _receive(url: str, out: BinaryIO, file: HubFile, note: Callable[[int], None]) -> None:
-    """Fetch what is missing of a file, again where a connection breaks. Raises what `answer_of` does.
+def _receive(url: str, out: BinaryIO, file: HubFile, note: Callable[[int], None], end: int) -> None:
+    """Fetch what is missing of a file up to byte `end`, or some more, again where a connection breaks.
 
+    Raises what `answer_of` does.
     A hub that breaks off again and again is given up: only new bytes earn it more tries.
     """
     from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
     most_bytes, num_tries = out.tell(), 0
-    while out.tell() < file.num_bytes:
+    while out.tell() < end:
         try:
-            _receive_some(url, out, file, note)
+            _receive_some(url, out, file, note, end)
             problem: Exception = HubUnavailable(f"the hub broke off within {file.name}")
         except HfHubHTTPError:
             raise
         except (AskAgain, HTTPError) as error:
             problem = error
-        if out.seek(0, os.SEEK_END) >= file.num_bytes:
+        if out.seek(0, os.SEEK_END) >= end:
             return
         most_bytes, num_tries = max(most_bytes, out.tell()), num_tries + 1
         if num_tries > MAX_TRIES + most_bytes // TRY_BYTES:
@@ -187,7 +203,7 @@ def _receive(url: str, out: BinaryIO, file: HubFile, note: Callable[[int], None]
         sleep(min(num_tries, LONGEST_PAUSE_S))
 
 
-def _receive_some(url: str, out: BinaryIO, file: HubFile, note: Callable[[int], None]) -> None:
+def _receive_some(url: str, out: BinaryIO, file: HubFile, note: Callable[[int], None], end: int) -> None:
     """Write what one answer brings. Raises ModelFileError before more comes than the hub has listed."""
     with answer_of(url, begin=out.tell()) as answer:
         begin = begin_of(answer)
@@ -204,6 +220,8 @@ def _receive_some(url: str, out: BinaryIO, file: HubFile, note: Callable[[int], 
                 raise _too_much(file, out)
             out.write(piece)
             note(file.num_bytes - num_left)
+            if end <= file.num_bytes - num_left < file.num_bytes:
+                return
 
 
 def _too_much(file: HubFile, out: BinaryIO) -> ModelFileError:

@@ -1,10 +1,12 @@
 """A worker's model where its settings name one of Hugging Face."""
 
 import sys
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 from llama_herd.counted import counted
-from llama_herd.errors import SettingsError
+from llama_herd.errors import ModelFileError, SettingsError
 from llama_herd.extras import missing_modules, need_extra
 from llama_herd.model.hub.choice import Choose, ChosenFiles, Room, choose, choose_texts, size_text
 from llama_herd.model.hub.fetch import HubModel, fetch_model, find_model
@@ -57,19 +59,33 @@ def fetch_with_bar(name: HubName, settings: WorkerSettings) -> HubModel:
         print(line, file=sys.stderr, flush=True)
 
     with loading_bar(f"fetching {name}") as note:
-        return fetch_model(name, lambda: weights_room(settings), tell, note, _choice(settings), _refuse_early)
+        room, choose = partial(weights_room, settings), _choice(settings)
+        return fetch_model(name, room, tell, note, choose, partial(_refuse_early, settings))
 
 
-def _refuse_early(folder: Path) -> None:
-    """Raise ModelFileError for a folder whose config.json no worker takes."""
-    if missing_modules("worker"):  # a machine that only fetches
+def _refuse_early(settings: WorkerSettings, path: Path, name: str) -> None:
+    """Raise ModelFileError for a folder, or the first bytes of a GGUF file, of a model that no worker serves.
+
+    A header that is damaged, or still longer, is told of when the model is opened.
+    """
+    if missing_modules("worker") or settings.is_foreign:  # a machine that only fetches; a server's own model
         return
     from llama_herd.model.config import LlamaConfig
+    from llama_herd.model.files.gguf import Header, read_header
     from llama_herd.model.files.safetensors_model import CONFIG_NAME, MAX_CONFIG_BYTES
+    from llama_herd.model.files.tensor_file import OpenFile
     from llama_herd.model.reading.json_file import read_json
+    from llama_herd.model.reading.metadata import Metadata
 
-    config_json = read_json(folder / CONFIG_NAME, MAX_CONFIG_BYTES)
-    LlamaConfig.from_json(config_json, config_json.source)
+    if path.is_dir():
+        config_json = read_json(path / CONFIG_NAME, MAX_CONFIG_BYTES)
+        LlamaConfig.from_json(config_json, config_json.source)
+        return
+    header = Header()
+    with closing(OpenFile(path)) as file, suppress(ModelFileError):
+        read_header(file, header)
+    if header.data_start:
+        LlamaConfig.from_metadata(Metadata(header.metadata, name))
 
 
 def weights_room(settings: WorkerSettings) -> Room:
