@@ -87,6 +87,15 @@ def test_an_adapter_is_told_to_be_merged(folder: Path, *, with_config: bool) -> 
         open_model(folder)
 
 
+def test_an_adapter_beside_whole_weights_is_named_as_left_out(folder: Path) -> None:
+    with open_model(folder) as model:
+        assert model.complaints == ()
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with open_model(folder) as model:
+        (complaint,) = model.complaints
+    assert complaint.startswith(f"{folder}/adapter_config.json: an adapter, which is left out")
+
+
 #: As the site, llama.cpp and Ollama name them, and what chooses among the files.
 REPOSITORIES = {
     "Qwen/Qwen2.5-0.5B": "",

@@ -1,4 +1,4 @@
-"""What tenants share of a model, and what not."""
+"""What is told of a model as it is loaded, and what tenants share of it."""
 
 import os
 import signal
@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from llama_herd.errors import GenerationError
 from llama_herd.model.text.chat import Chat
@@ -13,6 +14,14 @@ from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.model.text.helper_processes import helpers
 from tests.tiny import write_tiny_gguf
+
+
+def test_what_of_its_files_does_not_count_is_told(tmp_path: Path) -> None:
+    path = write_tiny_gguf(tmp_path / "tiny.gguf")
+    settings = WorkerSettings(model=path, kv_cache_tokens=1024, threads=1, pooling="mean")
+    with capture_logs() as lines, LoadedModel.load(settings, "cpu"):
+        pass
+    assert any("HERD_POOLING=mean" in str(line.get("reason")) for line in lines)
 
 
 @pytest.mark.long

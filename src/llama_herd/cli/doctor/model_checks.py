@@ -105,6 +105,8 @@ def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Findi
         with ServableModel.open(here, device) as servable:
             parts = f"{len(servable.file.tensors)} tensors, a vocabulary of {servable.tokenizer.vocab_size:,}"
             yield Finding("model", "ok", f"{here.served_model}: {parts}")
+            for complaint in servable.file.complaints:
+                yield Finding("model", "warn", complaint)
             for complaint in servable.tokenizer.complaints:
                 yield Finding("tokens", "warn", complaint, "take a file of the same model that is newer")
             try:

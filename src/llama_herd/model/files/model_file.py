@@ -28,7 +28,7 @@ class ModelFile(ABC):
 
     config: LlamaConfig
     purpose: Purpose
-    complaints: tuple[str, ...]  # of a purpose that is not its own
+    complaints: tuple[str, ...]  # of a purpose that is not its own, or an adapter
     metadata: Metadata  # with keys as the format has them
     _files: Sequence[TensorFile]
     _weights: Mapping[str, StoredRows]  # by their GGUF names

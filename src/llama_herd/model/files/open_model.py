@@ -10,7 +10,7 @@ from llama_herd.model.files.gguf import GGUFFile
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.files.safetensors import INDEX_NAME, WHOLE_NAME
-from llama_herd.model.files.safetensors_model import CONFIG_NAME, SafetensorsModel
+from llama_herd.model.files.safetensors_model import ADAPTER_NAME, CONFIG_NAME, MERGING, SafetensorsModel
 from llama_herd.model.hub.choice import ASIDE
 from llama_herd.model.hub.name import how_to_pull
 from llama_herd.model.shape.pooling import Override
@@ -20,8 +20,6 @@ from llama_herd.model.text.tokenizer import Tokenizer
 _ACCEPTED = (
     "A model is a GGUF file, or a Hugging Face folder with config.json, tokenizer.json and model.safetensors"
 )
-#: What peft keeps beside the weights of an adapter, such as a LoRA.
-ADAPTER_NAME = "adapter_config.json"
 #: Ends of the names of files in such a folder.
 _PARTS = (".safetensors", ".json")
 
@@ -65,10 +63,7 @@ def _refuse_other_folder(folder: Path) -> None:
             if not ASIDE.search(path.name):
                 raise ModelFileError(f"{folder}: a folder of GGUF files. {_ACCEPTED}. Give {path}.")
         if (folder / ADAPTER_NAME).is_file():
-            raise ModelFileError(
-                f"{folder}: an adapter, which is no model by itself. Load it with peft, call "
-                "`merge_and_unload`, and `save_pretrained` with the tokenizer."
-            )
+            raise ModelFileError(f"{folder}: an adapter, which is no model by itself. {MERGING}.")
     if not (folder / CONFIG_NAME).is_file():
         raise ModelFileError(f"{folder}: a folder without {CONFIG_NAME}. {_ACCEPTED}.")
 

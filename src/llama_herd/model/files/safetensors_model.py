@@ -30,6 +30,9 @@ from llama_herd.model.weights.weight import Weight
 
 CONFIG_NAME = "config.json"
 TOKENIZER_NAME = "tokenizer.json"
+#: What peft keeps beside the weights of an adapter, such as a LoRA.
+ADAPTER_NAME = "adapter_config.json"
+MERGING = "Load it with peft, call `merge_and_unload`, and `save_pretrained` with the tokenizer"
 MAX_CONFIG_BYTES = 1 << 20
 
 #: RoPE's frequencies in old files; they follow from config.json.
@@ -83,6 +86,9 @@ class SafetensorsModel(ModelFile):
         self.config = LlamaConfig.from_json(self.metadata, self.metadata.source)
         own = folder_purpose(folder, self.config.hidden_size)
         self.purpose, self.complaints = overridden(own, pooling, str(folder))
+        if (folder / ADAPTER_NAME).is_file():
+            problem = "an adapter, which is left out: the weights beside it are served as they are"
+            self.complaints += (f"{folder / ADAPTER_NAME}: {problem}. Fix if it is not in them: {MERGING}",)
         with ExitStack() as stack:
             self._files = [stack.enter_context(SafetensorsFile.open(path)) for path in weight_paths(folder)]
             self._weights = self._checked(

@@ -37,6 +37,7 @@ _BESIDE = (
     "modules.json",
     "config_sentence_transformers.json",
     "sentence_bert_config.json",
+    "adapter_config.json",  # to say that it is left out
 )
 #: Chat templates that have names, as that for tools.
 _TEMPLATE = re.compile(r"additional_chat_templates/[^/]+\.jinja")

@@ -60,7 +60,7 @@ class LoadedModel(AbstractContextManager["LoadedModel"]):
         torch.set_num_threads(num_threads(settings))
         place = torch.device(device)
         with ServableModel.open(settings, device) as servable:
-            for warning in servable.tokenizer.complaints:
+            for warning in (*servable.file.complaints, *servable.tokenizer.complaints):
                 log.warning("something in the model's files is not used", reason=warning)
             chats = servable.usable_chats()  # their processes must start before CUDA does
             plan = _make_plan(servable, device)
