@@ -70,9 +70,10 @@ class ServedSettings(Settings):
         """The name whose queue this worker reads."""
         if name := self.served_model_name or self.model_name:
             return name
-        if hub_name := HubName.from_setting(self.model):
-            return hub_name.served_name
         name = os.path.basename(os.path.abspath(self.model))  # "." is a folder, too
+        is_digest = re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", name) is not None  # as commits and blobs have
+        if hub_name := HubName.from_setting(self.model) or (is_digest and HubName.from_cache(self.model)):
+            return hub_name.served_name
         return PART.sub("", re.sub(r"\.gguf$", "", name, flags=re.IGNORECASE))  # one name for all parts
 
     def check_served_model(self) -> None:

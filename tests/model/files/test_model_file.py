@@ -77,6 +77,17 @@ def test_a_folder_of_gguf_files_is_told_which_to_give(
         open_model(folder)
 
 
+def test_a_repository_in_the_cache_is_told_its_name(gguf_file: Path, tmp_path: Path) -> None:
+    repository = tmp_path / "models--a--Big-GGUF"
+    commit = repository / "snapshots" / ("0" * 40)
+    commit.mkdir(parents=True)
+    with pytest.raises(ModelFileError, match=r"Give hf:a/Big-GGUF, or the folder of a commit"):
+        open_model(repository)
+    shutil.copy(gguf_file, commit / "b.gguf")
+    with pytest.raises(ModelFileError, match=r"a folder of GGUF files.* Give .*/0{40}/b\.gguf"):
+        open_model(commit.parent)
+
+
 @pytest.mark.parametrize("with_config", [False, True], ids=["alone", "beside config.json"])
 def test_an_adapter_is_told_to_be_merged(folder: Path, *, with_config: bool) -> None:
     (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")

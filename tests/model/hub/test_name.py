@@ -30,6 +30,19 @@ def test_a_name_tells_the_repository_and_what_of_it(text: str, name: HubName, se
 
 
 @pytest.mark.parametrize(
+    ("path", "served"),
+    [
+        (f"/hub/models--a--Big-GGUF/snapshots/{'0' * 40}", "Big"),
+        (f"/hub/models--a--Big/blobs/{'0' * 64}", "Big"),
+        (f"/hub/models--a--Big/snapshots/{'0' * 40}/b.gguf", "b"),
+        (f"/models/{'0' * 40}", "0" * 40),
+    ],
+)
+def test_what_lies_in_the_cache_under_a_digest_is_called_as_its_repository(path: str, served: str) -> None:
+    assert WorkerSettings(model=Path(path), _env_file=None).served_model == served
+
+
+@pytest.mark.parametrize(
     "text",
     ["", "big", "hf:", "hf:big", "a/b/c", "../b", "a/..", "a/b:", "a/b:x\ny", "a/b:é", "a b/c", "/a/b"],
 )

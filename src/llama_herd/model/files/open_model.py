@@ -12,7 +12,7 @@ from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.files.safetensors import INDEX_NAME, WHOLE_NAME
 from llama_herd.model.files.safetensors_model import ADAPTER_NAME, CONFIG_NAME, MERGING, SafetensorsModel
 from llama_herd.model.hub.choice import ASIDE
-from llama_herd.model.hub.name import how_to_pull
+from llama_herd.model.hub.name import how_to_find, how_to_pull
 from llama_herd.model.shape.pooling import Override
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.tokenizer import Tokenizer
@@ -59,13 +59,14 @@ def open_model(path: str | PathLike[str], pooling: Override = "auto") -> ModelFi
 def _refuse_other_folder(folder: Path) -> None:
     """Raise ModelFileError for a folder that is no model: one of GGUF files, or of an adapter alone."""
     if not any((folder / name).is_file() for name in (WHOLE_NAME, INDEX_NAME)):
-        for path in sorted(folder.glob("*.gguf")):
+        for path in sorted([*folder.glob("*.gguf"), *folder.glob("*/*.gguf")]):
             if not ASIDE.search(path.name):
                 raise ModelFileError(f"{folder}: a folder of GGUF files. {_ACCEPTED}. Give {path}.")
         if (folder / ADAPTER_NAME).is_file():
             raise ModelFileError(f"{folder}: an adapter, which is no model by itself. {MERGING}.")
     if not (folder / CONFIG_NAME).is_file():
-        raise ModelFileError(f"{folder}: a folder without {CONFIG_NAME}. {_ACCEPTED}.")
+        problem = f"{folder}: a folder without {CONFIG_NAME}. {_ACCEPTED}. {how_to_find(folder)}"
+        raise ModelFileError(problem.rstrip())
 
 
 @contextmanager

@@ -18,6 +18,8 @@ _NAMED = re.compile(
     r"(?::(?P<which>[\w./ +-]{1,255}))?(?:\?.*)?",
     re.ASCII,
 )
+#: A repository's folder in the cache.
+_CACHED = re.compile(r"models--(?P<owner>[\w.-]+?)--(?P<name>[\w.-]+)", re.ASCII)
 #: Ends of the names of files, where no site is said.
 _FILES = (".gguf", ".safetensors", ".json", ".bin", ".pt", ".pth")
 
@@ -51,6 +53,13 @@ class HubName:
         return cls.parse(text) if text.startswith(SCHEME) else None
 
     @classmethod
+    def from_cache(cls, path: Path) -> Self | None:
+        """The repository in whose part of the cache a path lies; None: it lies in none."""
+        found = filter(None, map(_CACHED.fullmatch, reversed(path.absolute().parts)))
+        match = next(found, None)
+        return None if match is None else cls(f"{match['owner']}/{match['name']}")
+
+    @classmethod
     def _from_match(cls, match: re.Match[str]) -> Self:
         which = match["path"] or match["which"] or ""
         is_file = which.lower().endswith(_FILES)
@@ -68,6 +77,12 @@ class HubName:
         if self.file:
             return PART.sub("", PurePosixPath(self.file).stem)
         return re.sub(r"-gguf$", "", self.repo.partition("/")[2], flags=re.IGNORECASE)
+
+
+def how_to_find(folder: Path) -> str:
+    """How to name the model in whose part of the cache a folder lies; empty if it lies in none."""
+    name = HubName.from_cache(folder)
+    return "" if name is None else f"Give {SCHEME}{name}, or the folder of a commit in snapshots."
 
 
 def how_to_pull(path: Path) -> str:
