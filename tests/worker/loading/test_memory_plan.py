@@ -12,6 +12,7 @@ from torch import Tensor
 
 from llama_herd.errors import SettingsError
 from llama_herd.model.files.open_model import open_model
+from llama_herd.model.kernels.unloaded import UnloadedKernels
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.linear import BlockSegment, DenseSegment, Linear, NativeSegment, Segment
@@ -132,6 +133,21 @@ def test_a_cache_of_no_stated_size_leaves_room_for_the_rest(
         found.check("tiny")
         assert found.num_bytes <= num_bytes
         assert replace(found, num_pages=found.num_pages + 1).num_bytes > min(num_bytes, whole.num_bytes)
+
+
+@pytest.mark.parametrize("lacking", ["attention", "prefill_attention"])
+def test_of_a_card_whose_kernels_do_half_of_attention_what_gathers_pages_counts(
+    tiny_path: Path, lacking: str
+) -> None:
+    class Checked(UnloadedKernels):
+        attention = prefill_attention = object()  # type: ignore[assignment]
+
+    settings = WorkerSettings.read(model=tiny_path, device="cuda:0", dtype="float32", kv_cache_tokens=1024)
+    whole, half = Checked("all right"), type("Half", (Checked,), {lacking: None})("half right")
+    with open_model(tiny_path) as file:
+        plans = [MemoryPlan.for_model(settings, file, "cuda:0", one, 10**9) for one in (whole, half)]
+    paged, gathered = (one.step.attention_bytes(one.max_length) for one in plans)
+    assert paged < gathered
 
 
 def test_weights_stay_in_blocks_when_asked_or_where_numbers_have_no_room(

@@ -52,7 +52,7 @@ class StepMemory:
     prompt_tokens: int
     alone_tokens: int
     num_threads: int
-    is_paged: bool = False  # whether a kernel on a card reads prompts' pages where they lie
+    is_paged: bool = False  # whether kernels on a card read all pages where they lie
 
     def activation_bytes(self, cache_tokens: int) -> int:
         """The part of one layer that takes most. No step has more tokens than the cache."""
@@ -199,7 +199,8 @@ class MemoryPlan:
             prompt_tokens=prefill.most,
             alone_tokens=prefill.alone,
             num_threads=num_threads(settings),
-            is_paged=kind == "cuda" and form.kernels.prefill_attention is not None,
+            # Without the one that decodes, no other is asked.
+            is_paged=kind == "cuda" and None not in (form.kernels.attention, form.kernels.prefill_attention),
         )
         return cls(
             device=device,
