@@ -96,8 +96,8 @@ def generate(
     recommend. A line tells what was taken. With --idempotency-key nothing is: the same command is the same
     job.
 
-    Exit code 0 when it ends by itself or at max_tokens, 1 on error, deadline or cancel (Ctrl-C cancels),
-    2 for bad input.
+    Exit code 0 when it ends by itself or at max_tokens, 1 on error, deadline or cancel (Ctrl-C cancels, or
+    a reader that leaves), 2 for bad input.
     """
     from llama_herd.cli.terminal import checked_text, text_or_stdin
     from llama_herd.cli.transcript import Transcript
@@ -161,7 +161,12 @@ def _run_in_queue(
         # In a thread, since the signal may interrupt this one while it uses the client.
         cancel = Thread(target=cancel_or_say, args=(client, job_id), daemon=True)
         with on_interrupt(cancel.start), _ending_when_late(client, job_id, tell_of_queue(client, job_id)):
-            transcript.follow(client.watch(job_id))
+            try:
+                transcript.follow(client.watch(job_id))
+            except OSError:  # of the output: who read it has left, as `head` does, or its disk is full
+                if transcript.end is None:
+                    cancel_or_say(client, job_id)
+                raise
             if cancel.ident is not None:
                 cancel.join()  # the job's end may come before the answer, for which the client must stay
 

@@ -202,6 +202,17 @@ def test_ctrl_c_cancels_the_job_and_keeps_its_text(url: str, client: Client, tmp
 
 
 @pytest.mark.usefixtures("worker")
+def test_a_job_whose_reader_leaves_is_cancelled(url: str, client: Client, tmp_path: Path) -> None:
+    """As by `| head -1`: nobody would see the rest."""
+    with fork_herd(tmp_path, "generate", *LONG, "--model", "endless", PROMPT, HERD_REDIS_URL=url) as process:
+        process.stdout.read(1)
+        (job,) = client.jobs(state="running")
+        process.stdout.close()
+    assert process.returncode == 1
+    assert client.result(job.job_id, timeout_s=PATIENCE_S).finish_reason == "cancelled"
+
+
+@pytest.mark.usefixtures("worker")
 def test_ctrl_c_waits_for_the_answer_to_its_cancel(
     url: str, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
