@@ -43,6 +43,9 @@ def test_help_names_every_command_and_version_answers() -> None:
     shown = invoke("--help")
     assert shown.exit_code == 0
     assert all(f"\n  {command} " in shown.stdout for command in COMMANDS)
+    groups = (invoke(group, "--help").stdout for group in ("dead", "keys", "webhooks", "kernels"))
+    cut_off = re.compile(r"^  [a-z].*\.\.\.$", re.MULTILINE)
+    assert [line for text in (shown.stdout, *groups) for line in cut_off.findall(text)] == []
     assert invoke("--version").stdout.startswith("llama-herd ")
 
 

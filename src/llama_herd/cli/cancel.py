@@ -28,7 +28,10 @@ def cancel(
     batch: Batch = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Cancel a job, or all jobs of a queue or a batch; their texts so far are kept."""
+    """Cancel a job, or all jobs of a queue or a batch.
+
+    Their texts so far are kept.
+    """
     from llama_herd.cli.environment import override_settings
 
     if sum(given is not None for given in (job, queue, batch)) != 1:

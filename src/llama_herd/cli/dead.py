@@ -58,7 +58,10 @@ def show_dead(
 
 @dead.command("retry")
 def retry_dead(item_id: Id) -> None:
-    """Run a job again under a new id, which is printed, or push a message back to its queue."""
+    """Run a job again, or push a message back to its queue.
+
+    The job gets a new id, which is printed.
+    """
     with open_client() as client:
         retried = client.retry(item_id)
     show(retried.job_id or f"pushed back to {retried.queue}")

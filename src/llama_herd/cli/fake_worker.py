@@ -39,10 +39,11 @@ def fake_worker(
     tokens_per_s: TokensPerS = 0.0,
     with_redis: WithRedis = False,
 ) -> None:
-    """Answer the jobs of models without a model and without torch, for tests of services.
+    """Answer the jobs of models, for tests of services.
 
-    Without --answer and --script a job gets what it asks for: an instance of its schema, a call of its tool,
-    else a sentence. All else is as with a real worker. One that a script lets die is started again.
+    It needs neither torch nor a model. Without --answer and --script a job gets what it asks for: an instance
+    of its schema, a call of its tool, else a sentence. All else is as with a real worker. One that a script
+    lets die is started again.
     """
     from llama_herd.errors import BadInput
     from llama_herd.extras import need_extra

@@ -23,7 +23,7 @@ def gateway(
     port: Port = None,
     is_open: IsOpen = False,
 ) -> None:
-    """Serve OpenAI's API, and jobs with their events, over the queue.
+    """Serve OpenAI's API, and jobs with events, over the queue.
 
     It has no model, and no state but the files of batches: run as many as you like. Who calls needs a key
     (herd keys create). Exit code 1 when Redis is away at the start, and 2 when a setting is wrong.

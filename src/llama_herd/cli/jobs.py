@@ -34,10 +34,10 @@ def jobs(
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="Most jobs to show.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a job.")] = False,
 ) -> None:
-    """List the jobs that run or wait, the running ones first, then the oldest.
+    """List the jobs that run or wait.
 
-    With --state ended, done, failed or cancelled: those that ended last, the newest first, rows of batches
-    left out. `herd status JOB` tells what became of one.
+    The running ones come first, then the oldest. With --state ended, done, failed or cancelled: those that
+    ended last, the newest first, rows of batches left out. `herd status JOB` tells what became of one.
     """
     from pydantic import TypeAdapter
 

@@ -19,11 +19,11 @@ def build_kernels(
         bool, typer.Option("--all", help="For every processor, as an image needs, not this machine's alone.")
     ] = False,
 ) -> None:
-    """Compile the kernels with g++ into the folder where workers look for them.
+    """Compile the kernels with g++ to where workers look for them.
 
-    What is already there stays, if it is whole; what is
-    damaged is removed, named on standard error, and compiled anew. Exit code 2 without a compiler, when it
-    fails, and when others can change the folder: workers then run without kernels.
+    What is already there stays, if it is whole; what is damaged is removed, named on standard error, and
+    compiled anew. Exit code 2 without a compiler, when it fails, and when others can change the folder:
+    workers then run without kernels.
     """
     from llama_herd.extras import need_extra
 

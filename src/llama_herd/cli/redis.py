@@ -27,10 +27,10 @@ def redis(
     folder: Folder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in one line.")] = False,
 ) -> None:
-    """Run a Redis server on this machine until Ctrl-C, and say how to reach it.
+    """Run a Redis server on this machine until Ctrl-C.
 
-    It is the redis-server or valkey-server on the PATH, else that of the extra `demo`. It has no password,
-    and only this machine reaches it. Exit code 1 when the server ends by itself.
+    It says how to reach it. It is the redis-server or valkey-server on the PATH, else that of the extra
+    `demo`. It has no password, and only this machine reaches it. Exit code 1 when the server ends by itself.
     """
     from llama_herd.cli.environment import read_settings
     from llama_herd.cli.signals import on_signals

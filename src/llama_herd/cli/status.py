@@ -30,7 +30,10 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Show it again each second, until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
 ) -> None:
-    """Show all queues, also those that no worker serves, and the workers that are up; or one job."""
+    """Show all queues and the workers that are up, or one job.
+
+    Queues that no worker serves are shown, too.
+    """
     from llama_herd.cli.environment import override_settings
 
     override_settings(model_name=model)

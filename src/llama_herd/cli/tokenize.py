@@ -37,10 +37,11 @@ def tokenize(
     no_bos: Annotated[bool, typer.Option("--no-bos", help="The text alone: no BOS, no EOS.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show the tokens of a prompt, ids and pieces; of a chat also the text that the model's template makes.
+    """Show the tokens of a prompt or chat, ids and pieces.
 
-    BOS comes first and EOS last if the model's file says so; in a chat the template decides. Bytes that do
-    not form a whole character are shown as \\xNN.
+    Of a chat it also shows the text that the model's template makes. BOS comes first and EOS last if the
+    model's file says so; in a chat the template decides. Bytes that do not form a whole character are shown
+    as \\xNN.
     """
     from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.cli.terminal import harmless, text_or_stdin

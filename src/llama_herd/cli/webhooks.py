@@ -93,7 +93,10 @@ def list_webhooks(
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="Most to show that wait, and dead.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List what was not delivered yet, the first due first, then what was given up, and why."""
+    """List what was not delivered yet, and what was given up, and why.
+
+    What is due first comes first.
+    """
     from llama_herd.tasks.webhooks.setup import list_outbox
 
     found = run_in_redis(list_outbox(tenant_of(tenant), limit))
@@ -131,7 +134,10 @@ def listen_for_webhooks(
     tenant: Tenant = None,
     secret_file: SecretFile = None,
 ) -> None:
-    """Receive webhooks at this machine, for development: check each signature, and print a line for each."""
+    """Receive webhooks at this machine, for development.
+
+    It checks each signature, and prints a line for each.
+    """
     from llama_herd.cli.terminal import harmless
     from llama_herd.errors import BadInput
     from llama_herd.extras import need_extra

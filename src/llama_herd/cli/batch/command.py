@@ -149,7 +149,7 @@ def batch(
     cancel: Cancel = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run every row of a file, and continue where a killed run stopped.
+    """Run every row of a file, and continue where a run stopped.
 
     Reads OpenAI's batch lines, objects with a prompt or messages, plain text, and tables; with --embed what
     has a text. Options of a job are for rows that do not set its field; --model is for all. Exit code 0 when
