@@ -70,6 +70,12 @@ def test_a_served_name_wins_over_the_clients_and_the_files() -> None:
     assert names == ["herd.llama", "herd.m", "herd.served"]
 
 
+def test_a_model_may_lie_in_ones_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no shell reads the name: in a .env, or as --model=~/x.gguf."""
+    monkeypatch.setenv("HOME", "/home/mia")
+    assert WorkerSettings.read(model="~/x.gguf").model == Path("/home/mia/x.gguf")
+
+
 @pytest.mark.parametrize(
     ("model", "name"),
     [
