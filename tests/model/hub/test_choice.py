@@ -179,3 +179,10 @@ def test_a_folder_of_an_embedder_comes_with_its_modules() -> None:
 def test_a_folder_that_no_worker_could_read_does_not_come(lacks: str, complaint: str) -> None:
     with pytest.raises(ModelFileError, match=complaint):
         chosen(listing({name: size for name, size in FOLDER.items() if name != lacks}))
+
+
+def test_an_adapter_alone_is_called_one_and_beside_weights_it_is_told_of() -> None:
+    adapter = {"adapter_config.json": 0, "adapter_model.safetensors": 1}
+    with pytest.raises(ModelFileError, match=r"an adapter, which is no model.*Fix: name"):
+        chosen(listing(adapter | {"tokenizer.json": 0}))
+    assert chosen(listing(FOLDER | adapter)).has("adapter_config.json")

@@ -10,8 +10,8 @@ from llama_herd.model.files.gguf import GGUFFile
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.files.model_file import ModelFile
 from llama_herd.model.files.safetensors import INDEX_NAME, WHOLE_NAME
-from llama_herd.model.files.safetensors_model import ADAPTER_NAME, CONFIG_NAME, MERGING, SafetensorsModel
-from llama_herd.model.hub.choice import ASIDE
+from llama_herd.model.files.safetensors_model import CONFIG_NAME, MERGING, SafetensorsModel
+from llama_herd.model.hub.choice import ADAPTER_NAME, ASIDE
 from llama_herd.model.hub.name import how_to_find, how_to_pull
 from llama_herd.model.shape.pooling import Override
 from llama_herd.model.text.control_tokens import ControlTokens

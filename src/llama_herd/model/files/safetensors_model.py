@@ -15,6 +15,7 @@ from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.model_file import ROPE_NAME, ModelFile, expected_shapes
 from llama_herd.model.files.safetensors import SafetensorsFile, how_to_complete, weight_paths
 from llama_herd.model.files.tensor_file import StoredRows
+from llama_herd.model.hub.choice import ADAPTER_NAME
 from llama_herd.model.reading.json_file import read_json
 from llama_herd.model.reading.metadata import quoted
 from llama_herd.model.shape.families import LLAMA, Family
@@ -30,8 +31,6 @@ from llama_herd.model.weights.weight import Weight
 
 CONFIG_NAME = "config.json"
 TOKENIZER_NAME = "tokenizer.json"
-#: What peft keeps beside the weights of an adapter, such as a LoRA.
-ADAPTER_NAME = "adapter_config.json"
 MERGING = "Load it with peft, call `merge_and_unload`, and `save_pretrained` with the tokenizer"
 MAX_CONFIG_BYTES = 1 << 20
 

@@ -22,6 +22,8 @@ _TYPE = re.compile(
 #: GGUF files that are no model of text: what sees images, and statistics of a quantiser.
 ASIDE = re.compile(r"mmproj|imatrix", re.IGNORECASE)
 
+#: What peft keeps beside the weights of an adapter, such as a LoRA.
+ADAPTER_NAME = "adapter_config.json"
 _CONFIG, _TOKENIZER = "config.json", "tokenizer.json"
 _WHOLE = "model.safetensors"
 #: Says which other files hold the weights of a folder.
@@ -37,7 +39,7 @@ _BESIDE = (
     "modules.json",
     "config_sentence_transformers.json",
     "sentence_bert_config.json",
-    "adapter_config.json",  # to say that it is left out
+    ADAPTER_NAME,  # to say that it is left out
 )
 #: Chat templates that have names, as that for tools.
 _TEMPLATE = re.compile(r"additional_chat_templates/[^/]+\.jinja")
@@ -165,6 +167,11 @@ def _choose_folder(listing: RepoListing) -> ChosenFiles:
     """The safetensors of the repository's top, with all that a worker reads beside them."""
     files = {file.name: file for file in listing.files}
     weights = [files[_WHOLE]] if _WHOLE in files else _shards(listing, files)
+    if not weights and ADAPTER_NAME in files:
+        raise ModelFileError(
+            f"{listing.repo}: an adapter, which is no model by itself. Fix: name a repository of the merged "
+            "model, or merge it by peft's merge_and_unload and name the folder"
+        )
     if not weights or _CONFIG not in files:
         raise ModelFileError(
             f"{listing.repo}: holds neither GGUF files nor {_CONFIG} with safetensors beside it. "
