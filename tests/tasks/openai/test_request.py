@@ -29,6 +29,12 @@ def complaint(endpoint: Endpoint, **body: Any) -> str:
     return str(caught.value)
 
 
+def among(*names: str, mode: str = "auto") -> dict[str, Any]:
+    """OpenAI's choice among some of the tools."""
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 @pytest.mark.parametrize(
     ("url", "body", "sampling"),
     [
@@ -109,7 +115,11 @@ def test_the_form_of_an_output_is_asked_for_alike_everywhere(url: Endpoint) -> N
         (CHAT, {"tools": "secret"}, "tools: "),
         (CHAT, {"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0: function.name must"),
         (CHAT, {"tool_choice": "required"}, "tool_choice: needs tools: there is none to call"),
-        (CHAT, {"tool_choice": {"type": "allowed_tools"}}, "tool_choice: must be none, auto, required or {"),
+        (CHAT, {"tool_choice": {"type": "secret"}}, "tool_choice: must be none, auto, required or {"),
+        (CHAT, {"tool_choice": {"type": "allowed_tools"}}, "tool_choice: of the type allowed_tools must"),
+        (CHAT, {"tool_choice": among("f", mode="none")}, "tool_choice: allowed_tools must have the mode"),
+        (CHAT, {"tool_choice": among("secret")}, "tool_choice: allowed_tools.tools.0 must be {"),
+        (CHAT, {"tool_choice": among(mode="required")}, "tool_choice: needs tools: there is none to call"),
         (COMPLETIONS, {"tool_choice": "required"}, 'tool_choice: only supported as "none" or "auto"'),
         (CHAT, {"response_format": {"type": "secret"}}, "response_format: must have the type"),
         (CHAT, {"structured_outputs": {"regex": "secret", "choice": []}}, "structured_outputs: must have"),
@@ -239,6 +249,14 @@ def test_tools_and_which_of_them_to_call_are_the_job_s() -> None:
         assert (found.tools, found.tool_choice, found.parallel_tool_calls) == (tuple(tools), choice, False)
     assert job(CHAT, tools=[], tool_choice="auto").tools is None
     assert job(COMPLETIONS, tools=[], tool_choice="auto", parallel_tool_calls=True).tool_choice is None
+
+
+def test_of_a_choice_among_some_tools_the_job_has_these_alone() -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in "abc"]
+    for mode in ("auto", "required"):
+        found = job(CHAT, tools=tools, tool_choice=among("c", "a", mode=mode))
+        assert (found.tools, found.tool_choice) == ((tools[0], tools[2]), mode)
+    assert job(CHAT, tools=tools, tool_choice=among()).tools is None
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])

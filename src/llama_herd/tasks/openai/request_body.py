@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from llama_herd.counted import counted
 from llama_herd.errors import MAX_FIELD_ERRORS, FieldError, InvalidJob
+from llama_herd.tasks.openai.allowed_tools import among_some, is_among_some
 from llama_herd.tasks.openai.other_fields import NEUTRAL, REFUSED, shown_name
 from llama_herd.tasks.openai.turns import job_turns
 from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
@@ -82,6 +83,9 @@ class RequestBody:
                 self._special[name](value)
             else:
                 self._read_field(name, value)
+        tools = self.fields.get("tools", [])
+        if is_among_some(self.fields.get("tool_choice")) and isinstance(tools, list):
+            self._leave_out(tools)
         options = self.fields.get("chat_template_kwargs", {})
         if self._effort_options and isinstance(options, Mapping):
             self.fields["chat_template_kwargs"] = {**self._effort_options, **options}
@@ -198,6 +202,16 @@ class RequestBody:
             self._refuse("tools", f"only supported as [] here, and as a list at {CHAT}")
         elif value != []:
             self.fields["tools"] = value
+
+    def _leave_out(self, tools: list[Any]) -> None:
+        """Those among which there is no choice: no template is to tell of them."""
+        try:
+            choice, kept = among_some(self.fields["tool_choice"], tools)
+        except ValueError as error:
+            self._refuse("tool_choice", str(error))
+            self.fields["tool_choice"] = "auto"
+        else:
+            self.fields |= {"tool_choice": choice, "tools": kept or None}
 
     def _top_p(self, value: Any) -> None:
         is_zero = value == 0 and not isinstance(value, bool)
