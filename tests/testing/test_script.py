@@ -105,7 +105,8 @@ def test_a_script_may_be_a_table(tmp_path: Path) -> None:
     )
     script = Script.load(path)
     assert [said(script, prompt) for prompt in ("?", "of France?")] == ["no", "Paris"]
-    assert script.reply_to(asked("fail")).error == "model_error"
+    failure = script.reply_to(asked("fail"))
+    assert failure == Answer.failing("model_error", text="a b c", after_tokens=2)
     assert script.reply_to(asked("weather")).calls == (Call("weather", {"city": "Paris"}),)
 
 

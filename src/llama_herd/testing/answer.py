@@ -12,6 +12,7 @@ from llama_herd.tasks.client.arguments import MAX_COUNT, checked_text
 from llama_herd.tasks.protocol.given import checked_items, checked_kind
 from llama_herd.tasks.settings import shortened
 
+_FAILURE = "this failure is scripted"
 _CALLS = "calls, each with a name and arguments"
 
 
@@ -42,7 +43,7 @@ class Answer:
     calls: tuple[Call, ...] = ()
     tokens_per_s: float = 0.0
     error: str = ""  # the code of its failure; empty: it does not fail
-    message: str = ""
+    message: str = _FAILURE
     after_tokens: int = 0  # how many come before the failure; 0: the job is never started
     dies_after: int | None = None
 
@@ -75,7 +76,7 @@ class Answer:
     def failing(
         cls,
         code: str,
-        message: str = "this failure is scripted",
+        message: str = _FAILURE,
         *,
         text: str | None = None,
         after_tokens: int = 0,
