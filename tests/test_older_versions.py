@@ -30,7 +30,7 @@ OF_CELERY = (
     "tests/tasks/test_app.py",
     "tests/tasks/test_generate.py",
 )
-#: A queue with passwords, a batch, links, a page, requests to a gateway and the tokenizer.
+#: A queue with passwords, a batch, links, a page, requests to a gateway, its description and the tokenizer.
 TRIED = (
     "tests/worker/test_roles.py",
     "tests/worker/test_process.py",
@@ -38,6 +38,7 @@ TRIED = (
     "tests/cli/batch/test_real_worker.py",
     "tests/cli/batch/test_table_command.py",
     "tests/tasks/gateway/test_openai_routes.py",
+    "tests/tasks/gateway/test_openapi.py",
     "tests/tasks/gateway/test_job_routes.py",
     "tests/tasks/client/test_client.py",
     "tests/model/text",
