@@ -11,7 +11,7 @@ from llama_herd.model.attention_inputs import Scoring
 from llama_herd.model.cache import Cache
 from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.protocol.priority import MIN_PRIORITY
-from llama_herd.worker.engine import prefill, scheduler, slots, step_graphs
+from llama_herd.worker.engine import prefill, prompt_shares, slots, step_graphs
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.graph_device import CudaDevice
 from llama_herd.worker.engine.model_runner import ModelRunner
@@ -44,7 +44,7 @@ def make_forwards_small(monkeypatch: pytest.MonkeyPatch, tokens: tuple[int, ...]
         monkeypatch.setattr(module, "TOKENS", tokens)
     for module in (prefill, slots):
         monkeypatch.setattr(module, "SPAN_TOKENS", tokens[0])
-    monkeypatch.setattr(scheduler, "MAX_SCORED_TOKENS", tokens[-1])
+    monkeypatch.setattr(prompt_shares, "MAX_SCORED_TOKENS", tokens[-1])
 
 
 def card_of(model: LoadedModel) -> CudaDevice | None:
