@@ -364,6 +364,8 @@ class Settings(BaseSettings):
         name = field if field in given else cls._variable_in_use(field)
         value = f"={shortened(detail['input'])}" if cls.model_fields[field].repr else ""
         message = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
+        if detail["type"] == "string_pattern_mismatch":
+            message = _name_text(detail["ctx"]["pattern"]) or message
         return without_login(f"{name}{value}: {message[0].lower()}{message[1:]}")
 
     @classmethod
@@ -377,6 +379,19 @@ class Settings(BaseSettings):
                 if name.lower() in source.env_vars:
                     return name
         return names[0]
+
+
+#: What a name may have besides letters and digits.
+_MARKS = {".": "dots", "_": "underscores", ":": "colons", "-": "dashes"}
+
+
+def _name_text(pattern: str) -> str:
+    """What a name must be by its pattern, such as TENANT_PATTERN; empty for any other pattern."""
+    found = re.fullmatch(r"\^\[A-Za-z0-9([._:-]*)\]\{(\d+),(\d+)\}\$", pattern)
+    if found is None:
+        return ""
+    *others, last = ["letters", "digits", *map(_MARKS.__getitem__, found[1])]
+    return f"must be {found[2]} to {found[3]} {', '.join(others)} or {last}"
 
 
 def shortened(value: object) -> str:
