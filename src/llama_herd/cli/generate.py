@@ -4,7 +4,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from threading import Thread, Timer
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -26,11 +26,7 @@ from llama_herd.errors import BadInput, HerdError, UnservedModel
 if TYPE_CHECKING:
     from llama_herd.cli.transcript import Transcript
     from llama_herd.tasks.client.client import Client
-    from llama_herd.tasks.ledger.ledger import CancelReason
     from llama_herd.worker.loading.sequence_maker import SequenceMaker
-
-#: A worker ends a late job within a second or two; where none is up, the command does.
-PATIENCE_S = 3.0
 
 Prompt = Annotated[str, typer.Argument(help="Text to continue; - reads it from standard input.")]
 AsChat = Annotated[
@@ -160,7 +156,8 @@ def _run_in_queue(
             job_id = client.submit(**fields)
         # In a thread, since the signal may interrupt this one while it uses the client.
         cancel = Thread(target=cancel_or_say, args=(client, job_id), daemon=True)
-        with on_interrupt(cancel.start), _ending_when_late(client, job_id, tell_of_queue(client, job_id)):
+        with on_interrupt(cancel.start):
+            tell_of_queue(client, job_id)
             try:
                 transcript.follow(client.watch(job_id))
             except OSError:  # of the output: who read it has left, as `head` does, or its disk is full
@@ -171,28 +168,12 @@ def _run_in_queue(
                 cancel.join()  # the job's end may come before the answer, for which the client must stay
 
 
-def cancel_or_say(client: "Client", job_id: str, reason: "CancelReason" = "cancelled") -> None:
+def cancel_or_say(client: "Client", job_id: str) -> None:
     """Cancel a job, or say in a line why not."""
     try:
-        client.cancel(job_id, reason)
+        client.cancel(job_id)
     except HerdError as error:
         say(f"job {job_id} is not cancelled: {error}")
-
-
-@contextmanager
-def _ending_when_late(client: "Client", job_id: str, left_s: float | None) -> Iterator[None]:
-    """End the job some seconds after its deadline, if nobody else has: without a worker it would wait on."""
-    if left_s is None:
-        yield
-        return
-    late = Timer(left_s + PATIENCE_S, cancel_or_say, (client, job_id, "deadline"))
-    late.daemon = True
-    late.start()
-    try:
-        yield
-    finally:
-        late.cancel()
-        late.join()  # the end may come before the answer, for which the client must stay
 
 
 def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript", *, may_chat: bool) -> None:

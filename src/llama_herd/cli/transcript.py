@@ -76,15 +76,13 @@ class Transcript:
             print(f"\r\x1b[K{harmless(note)}", end="", file=sys.stderr, flush=True)
 
 
-def tell_of_queue(client: "Client", job_id: str) -> float | None:
+def tell_of_queue(client: "Client", job_id: str) -> None:
     """Say on standard error what is wrong with the queue of a job, such as that no worker serves its model.
 
-    Return how many seconds are left until its deadline, if it has one. Nothing is said of a job that does not
-    exist yet, and nothing to producers and subscribers, who may not look at queues.
+    Nothing is said of a job that does not exist yet, and nothing to producers and subscribers, who may not
+    look at queues.
     """
     with suppress(HerdError):
         status = client.job(job_id)
         if status.note:
             say(f"job {job_id}: {status.note}")
-        return status.left_s
-    return None

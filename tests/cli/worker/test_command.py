@@ -14,7 +14,6 @@ import pytest
 
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.ledger.ledger import CancelReason
 from tests.cli.herd_command import COMMAND, environment, fork_herd, invoke
 from tests.local.forked_python import ForkedPython, run_forked, start_forked
 from tests.local.processes import PATIENCE_S, wait_until
@@ -219,8 +218,8 @@ def test_ctrl_c_waits_for_the_answer_to_its_cancel(
     """The job's end may come first, and the connections end with the command."""
     order, cancel, close, closing = list[str](), Client.cancel, Client.close, Event()
 
-    def answered_late(self: Client, job_id: str, reason: CancelReason) -> None:
-        cancel(self, job_id, reason)
+    def answered_late(self: Client, job_id: str) -> None:
+        cancel(self, job_id)
         closing.wait(0.5)
         order.append("cancelled")
 

@@ -11,7 +11,7 @@ from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.protocol.events import parse_event
 from tests.reply import Reply
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
-from tests.tasks.herd import Herd, end, started, token
+from tests.tasks.herd import JOB as HERD_JOB, Herd, end, started, token
 
 pytestmark = pytest.mark.redis
 
@@ -42,6 +42,14 @@ def test_a_job_is_accepted_and_says_where_it_is(gateway: GatewayThread, herd: He
     shown = gateway.ask("GET", place).json
     assert (shown["state"], shown["position"], shown["num_tokens"]) == ("done", None, 2)
     assert shown["result"]["text"] == "<2.1><3.1>"
+
+
+def test_a_late_job_ends_though_no_worker_is_up(gateway: GatewayThread, herd: Herd) -> None:
+    for job_id in "ab":
+        herd.submit(job_id, HERD_JOB.model_copy(update={"deadline_ms": 1}))
+    assert gateway.ask("GET", "/v1/jobs/a").json["result"]["finish_reason"] == "deadline"
+    with gateway.send("GET", "/v1/jobs/b/events") as answer:
+        assert [one.json["finish_reason"] for one in events_of(answer)] == ["deadline"]
 
 
 def test_a_key_names_a_job(gateway: GatewayThread, herd: Herd) -> None:

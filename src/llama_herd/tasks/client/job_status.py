@@ -11,10 +11,10 @@ from llama_herd.tasks.client.place_watch import read_places
 from llama_herd.tasks.client.status_texts import held_note, unserved_note
 from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.client.tenant_status import Status, read_status
-from llama_herd.tasks.ledger.answers import Place
+from llama_herd.tasks.ledger.answers import JobRecord, Place
 from llama_herd.tasks.ledger.job_lists import JobLists, JobRow
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import both
+from llama_herd.tasks.ledger.redis_call import both, each
 from llama_herd.tasks.ledger.stored_files import redis_time_ms
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.message import model_of
@@ -94,9 +94,18 @@ class JobStatus:
         return None if self.retry_ms is None else max(0, self.retry_ms - self.now_ms) / 1000
 
 
+async def read_record(ledger: Ledger, job_id: str) -> tuple[JobRecord | None, int]:
+    """A job's record, and the time. A job that waits past its deadline ends: so it does without a worker."""
+    record, now_ms = await both(ledger.record(job_id), redis_time_ms())
+    if record is not None and record.state == "queued" and record.is_late(now_ms):
+        await each([ledger.cancel(job_id, "deadline")])  # if this user may not, somebody else will
+        record = await ledger.record(job_id)
+    return record, now_ms
+
+
 async def read_job_status(ledger: Ledger, job_id: str) -> JobStatus:
     """Look at one job. Only of one that waits the queues are asked, too. Raises InvalidJob, JobNotFound."""
-    record, now_ms = await both(ledger.record(checked_job_id(job_id)), redis_time_ms())
+    record, now_ms = await read_record(ledger, checked_job_id(job_id))
     if record is None:
         raise JobNotFound.for_id(job_id)
     row = JobRow(job_id, *(getattr(record, name) for name in JobRow._fields[1:]))

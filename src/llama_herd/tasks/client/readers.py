@@ -91,9 +91,9 @@ class Reader:
         return has_lagged
 
     def note_presence(self, *, is_there: bool) -> bool:
-        """Note whether the job waits or runs. Returns whether it does not any more."""
+        """Note whether the job waits or runs. Returns whether that is new."""
         was_there, self._was_there = self._was_there, is_there
-        return was_there and not is_there
+        return was_there != is_there
 
     def set_place(self, place: Place | None) -> None:
         """Set the job's place, and wake the reader if it has changed. None: the job does not wait."""
@@ -196,7 +196,7 @@ class Readers:
                 reader.due_s = min(reader.due_s, reader.tick_at_s)
 
     async def _stale(self, readers: Sequence[Reader]) -> Sequence[Reader]:
-        """Readers that must read their streams: there is news, the job is gone, or Redis refuses to say."""
+        """Readers that must read their streams: there is news, the job is late, new or gone, or unknown."""
         cursors: dict[str, int] = {}
         for reader in readers:
             last = reader.follower.last
@@ -206,6 +206,7 @@ class Readers:
         if news is None:
             return readers
         stale = [reader for reader in readers if reader.job_id in news[0] and reader.note_lag()]
+        stale += [reader for reader in readers if reader.follower.late_at_s <= monotonic()]
         # A job that is claimed in between is in the second list.
         states = await self._ask("states", [ledger.are_waiting(ids), ledger.are_running(ids)])
         if states is not None:

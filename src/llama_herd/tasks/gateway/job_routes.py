@@ -20,7 +20,7 @@ from llama_herd.tasks.client.job_list import (
     list_jobs as chosen_jobs,
 )
 from llama_herd.tasks.client.job_purge import purge_job
-from llama_herd.tasks.client.job_status import JobStatus
+from llama_herd.tasks.client.job_status import JobStatus, read_record
 from llama_herd.tasks.client.place_watch import PlaceWatch
 from llama_herd.tasks.client.submission import id_of_retry
 from llama_herd.tasks.client.timeline import Moment, timeline
@@ -199,10 +199,10 @@ async def get_job(call: Call) -> Response:
 
 async def _record_and_place(client: TenantClient, job_id: str) -> tuple[JobRecord, Place | None]:
     """A dialogue: a job's record and its place. Raises JobNotFound."""
-    record, place = await both(client.core.ledger.record(job_id), client.core.ledger.place(job_id))
+    record, _ = await read_record(client.core.ledger, job_id)
     if record is None:
         raise JobNotFound.for_id(job_id)
-    return record, place
+    return record, await client.core.ledger.place(job_id)
 
 
 async def _body_and_retry(client: TenantClient, job_id: str) -> tuple[bytes | None, str | None]:

@@ -305,6 +305,10 @@ class JobRecord:
     def is_final(self) -> bool:
         return self.state not in UNENDED
 
+    def is_late(self, now_ms: int) -> bool:
+        """Whether its deadline is over, and it has not ended."""
+        return not self.is_final and self.deadline_ms is not None and self.deadline_ms <= now_ms
+
 
 class JobOrigin(NamedTuple):
     """For what model a job is, how often it was started, and the id of its sender's trace."""

@@ -21,7 +21,7 @@ from llama_herd.tasks.client.batch.joined_rows import items_of, rows_of
 from llama_herd.tasks.client.batch.row_feed import RowFeed, RowJob
 from llama_herd.tasks.client.batch.vector_room import VectorRoom
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.client.job_cancel import cancel_each
+from llama_herd.tasks.client.job_cancel import cancel_each, end_late
 from llama_herd.tasks.client.lots import PreparedJob, cut_into_lots, submit_lot
 from llama_herd.tasks.client.pausing import paused_queues
 from llama_herd.tasks.client.submission import NewJob, checked_run_id, queue_full_error
@@ -246,6 +246,9 @@ class BatchWindow:
             missing -= {model_of(queue, tenant) for queue in await paused_queues(tenant)}
         self.unserved = {name: did_you_mean(close_models(name, sorted(served))) for name in missing}
         self._unpark()
+        if not workers:  # else they sweep
+            left = [one.job_id for one in self._under_way.values() if one.job.ends_by(0) is not None]
+            await end_late(self._core.ledger, left)
         if self._follows_workers:
             room = sum(worker.slots + LOOK_AHEAD for worker in workers if worker.model in self.models)
             self.size = room or MIN_WINDOW
