@@ -20,7 +20,7 @@ from tests.local.tended_worker import TendedWorker
 pytestmark = [pytest.mark.redis, pytest.mark.worker, pytest.mark.slow, pytest.mark.timeout(600)]
 
 #: The commit from which the older version is built.
-OLD_COMMIT = "5f38e4f9e3d9a1a32017ea3428d048f26cf1ca58"
+OLD_COMMIT = "b568389a02a7397d2510e5fcf1cb4a4ccffdfbf3"
 ROOT = Path(__file__).parents[2]
 Version = Literal["old", "new"]
 
