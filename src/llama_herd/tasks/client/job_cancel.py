@@ -14,9 +14,8 @@ from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.ledger.answers import UNENDED, Cancellation
 from llama_herd.tasks.ledger.job_lists import MAX_PAGE, Index, JobLists, JobPage
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import each, together
+from llama_herd.tasks.ledger.redis_call import each, redis_time_ms, together
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.ledger.stored_files import redis_time_ms
 from llama_herd.tasks.protocol.message import is_queue_of, queue_name
 from llama_herd.tasks.protocol.priority import LANES
 

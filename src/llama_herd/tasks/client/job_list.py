@@ -11,8 +11,7 @@ from llama_herd.tasks.client.job_status import JobStatus, status_of, statuses_of
 from llama_herd.tasks.client.tenant_status import Status, read_status
 from llama_herd.tasks.ledger.job_lists import MAX_PAGE, Cursor, EndedChoice, JobLists, JobPage, JobRow
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import Dialogue
-from llama_herd.tasks.ledger.stored_files import redis_time_ms
+from llama_herd.tasks.ledger.redis_call import Dialogue, redis_time_ms
 from llama_herd.tasks.protocol.message import queue_name
 from llama_herd.tasks.settings import MAX_TTL_S
 

@@ -14,8 +14,7 @@ from llama_herd.tasks.client.tenant_status import Status, read_status
 from llama_herd.tasks.ledger.answers import JobRecord, Place
 from llama_herd.tasks.ledger.job_lists import JobLists, JobRow
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import both, each
-from llama_herd.tasks.ledger.stored_files import redis_time_ms
+from llama_herd.tasks.ledger.redis_call import both, each, redis_time_ms
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.message import model_of
 

@@ -7,9 +7,8 @@ from llama_herd.tasks.client.arguments import MODEL, checked_seconds, checked_te
 from llama_herd.tasks.client.status_texts import some_names
 from llama_herd.tasks.connection.complaint import is_denied
 from llama_herd.tasks.ledger.pauses import Pauses
-from llama_herd.tasks.ledger.redis_call import each, raise_if_error
+from llama_herd.tasks.ledger.redis_call import each, raise_if_error, redis_time_ms
 from llama_herd.tasks.ledger.reports import Reports
-from llama_herd.tasks.ledger.stored_files import redis_time_ms
 from llama_herd.tasks.protocol.close_names import close_models, did_you_mean
 from llama_herd.tasks.protocol.message import queue_name
 

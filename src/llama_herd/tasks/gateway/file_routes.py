@@ -13,8 +13,8 @@ from llama_herd.tasks.gateway.problem import Problem, bad_request, not_found
 from llama_herd.tasks.gateway.queries import after_of, limit_of
 from llama_herd.tasks.gateway.sse import prepend
 from llama_herd.tasks.gateway.storage_threads import in_thread, in_threads
-from llama_herd.tasks.ledger.redis_call import both
-from llama_herd.tasks.ledger.stored_files import INPUT, PLACE_MS, StoredFile, StoredFiles, redis_time_ms
+from llama_herd.tasks.ledger.redis_call import both, redis_time_ms
+from llama_herd.tasks.ledger.stored_files import INPUT, PLACE_MS, StoredFile, StoredFiles
 from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
 from llama_herd.tasks.security.api_keys import KeyRole
 from llama_herd.tasks.storage.storage import Storage, StoragePlace

@@ -110,6 +110,11 @@ def raise_if_error(answer: T | ResponseError) -> T:
     return answer
 
 
+def redis_time_ms() -> RedisCall[int]:
+    """The time by the clock of Redis, in unix milliseconds."""
+    return RedisCall("TIME", (), (), lambda reply: 1000 * int(reply[0]) + int(reply[1]) // 1000)
+
+
 def run_call(connection: redis.Redis, call: RedisCall[T]) -> T:
     """One round trip. Raises `redis.exceptions.RedisError`."""
     return run_dialogue(connection, call)

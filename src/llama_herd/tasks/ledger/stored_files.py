@@ -244,11 +244,6 @@ def _due(
     return call(_DUE, lambda reply: tuple(map(parse, reply)), list=key, most=most, farthest_ms=farthest_ms)
 
 
-def redis_time_ms() -> RedisCall[int]:
-    """The time by the clock of Redis, in unix milliseconds."""
-    return RedisCall("TIME", (), (), lambda reply: 1000 * int(reply[0]) + int(reply[1]) // 1000)
-
-
 def records_page(
     keys: Keys, kind: Literal["file", "batch"], after: str, most: int, order: ListOrder, purpose: str = ""
 ) -> RedisCall[RecordPage | None]:

@@ -26,7 +26,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry
 from llama_herd.tasks.ledger.overview import Overview
 from llama_herd.tasks.ledger.pauses import PAUSES, Pauses
-from llama_herd.tasks.ledger.redis_call import RedisCall
+from llama_herd.tasks.ledger.redis_call import RedisCall, redis_time_ms
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.ledger.script import all_scripts
 from llama_herd.tasks.ledger.stored_api_keys import (
@@ -44,7 +44,6 @@ from llama_herd.tasks.ledger.stored_files import (
     StoredFiles,
     due_items,
     lost_storages,
-    redis_time_ms,
     storage_seen,
 )
 from llama_herd.tasks.ledger.sweep import binding_key
