@@ -25,6 +25,8 @@ def test_a_monitor_hears_of_a_cancelled_job_that_it_was_revoked(
     )
     end = End(seq=1, job="job", epoch=1, finish_reason=reason, n=0, attempts=1)
     delivery.settle(Result.from_events([end]))
+    assert seen == []
+    delivery.close()
     assert seen[-1] == told
     assert "task-succeeded" not in seen[:-1]
     assert request_of_celery.acknowledged

@@ -1,13 +1,12 @@
 """What Celery stores of a job is what its stream says, and nothing once the job is purged."""
 
 from collections.abc import Callable, Iterator
-from threading import Event
+from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
 import pytest
 from celery import Celery
-from celery.backends.redis import RedisBackend
 from redis import Redis
 from redis.client import Pipeline
 from redis.exceptions import DataError
@@ -19,15 +18,17 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.generate import run_tracer, store_failure
 from llama_herd.tasks.ledger.answers import Settled, Settling
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
 from llama_herd.tasks.protocol.events import FinishReason
 from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.broker.result_backend import settling
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.tenancy import Tenancy
 from tests.chaos.harness.patience import wait_until
+from tests.redis_errors import num_errors
 from tests.tasks.herd import Herd, end, started
 from tests.worker.jobs.tenancies import new_tenancy
 
@@ -43,11 +44,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def app(redis_url: str) -> Celery:
     return make_app(Settings(redis_url=redis_url))
-
-
-@pytest.fixture
-def backend(app: Celery) -> RedisBackend:
-    return app.backend
 
 
 @pytest.fixture
@@ -88,7 +84,10 @@ class Told(Delivery):
         return self._id
 
     def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
-        run_tracer(self._app.tasks[TASK_NAME], {"id": self._id, "delivery_info": {}}, None, outcome)
+        with settling(self._id, life_s) as self.writes:
+            run_tracer(self._app.tasks[TASK_NAME], {"id": self._id, "delivery_info": {}}, None, outcome)
+
+    def close(self) -> None:
         self.told.append("settled")
         self.on_told()
 
@@ -155,7 +154,7 @@ def test_a_job_whose_id_is_another_ones_by_now_takes_nothing_from_that(
 def test_a_result_that_can_never_be_stored_is_acked_and_logged_without_its_text(
     herd: Herd, finisher: Finisher, worker_app: Celery, tenancy: Tenancy
 ) -> None:
-    ended(herd, "refused", "length")
+    ended(herd, "refused", "deadline")
     herd.redis.lpush(herd.ledger.result_key("refused"), "somebody else's")
     delivery = Told(worker_app, "refused")
     with capture_logs() as lines:
@@ -170,28 +169,27 @@ def test_a_result_that_can_never_be_stored_is_acked_and_logged_without_its_text(
     assert "WRONGTYPE" in errors[0]["error"]
 
 
-class PurgedMeanwhile(Delivery):
+class PurgedMeanwhile(Told):
     """Its job is purged when its result has been read, and is not stored yet."""
 
-    def __init__(self, client: Client, backend: RedisBackend) -> None:
-        self._client, self._backend = client, backend
-        self.is_stored = Event()
+    client: Client
 
     def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
-        self._client.purge(outcome.job)
-        self._backend.store_result(outcome.job, outcome.model_dump(mode="json"), "SUCCESS")
-        self.is_stored.set()
+        self.client.purge(outcome.job)
+        super().settle(outcome, life_s, has_sent_links=has_sent_links)
 
 
 def test_a_result_that_is_stored_in_the_instant_of_a_purge_is_forgotten(
-    herd: Herd, finisher: Finisher, backend: RedisBackend, redis_url: str, tenancy: Tenancy
+    herd: Herd, finisher: Finisher, worker_app: Celery, redis_url: str, tenancy: Tenancy
 ) -> None:
     ended(herd, "purged", "length")
-    with Client(redis_url) as client:
-        delivery = PurgedMeanwhile(client, backend)
+    delivery = PurgedMeanwhile(worker_app, "purged")
+    stored: list[int] = []
+    delivery.on_told = lambda: stored.append(herd.redis.exists(herd.ledger.result_key("purged")))
+    with Client(redis_url) as delivery.client:
         finisher.settle(tenancy, "purged", [delivery])
         finisher.stop()
-    assert delivery.is_stored.is_set()
+    assert stored == [1]
     assert not herd.redis.exists(herd.ledger.result_key("purged"))
 
 
@@ -237,7 +235,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("num", [1, 8])
-def test_jobs_that_end_together_cost_the_ledger_as_many_round_trips_as_one(
+def test_jobs_that_end_together_cost_as_many_round_trips_as_one(
     herd: Herd, redis_url: str, worker_app: Celery, tenancy: Tenancy, one_thread: None, num: int
 ) -> None:
     for script in (herd.ledger.settling("-", "-", 1), tenancy.reader.part("-"), herd.ledger.settle("-")):
@@ -249,7 +247,7 @@ def test_jobs_that_end_together_cost_the_ledger_as_many_round_trips_as_one(
     with RoundTrips.from_url(redis_url) as redis:
         settle_together(Finisher(redis), tenancy, first, others)
     assert {worker_app.backend.get_state(name) for name in names} == {"SUCCESS"}
-    assert redis.num == 2 + 2
+    assert redis.num == 3 + 3
 
 
 @pytest.mark.parametrize("num", [1, 8])
@@ -292,6 +290,51 @@ def test_jobs_that_end_together_have_no_part_in_each_others_trouble(
     assert [other.told[0] for other in others] == ["settled", "failed", "failed", "failed", "settled"]
     states = [worker_app.backend.get_state(name) for name in names]
     assert states == ["SUCCESS", "SUCCESS", "FAILURE", "FAILURE", "FAILURE", "SUCCESS"]
+
+
+class Refused(Told):
+    """Redis does not take its result."""
+
+    def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
+        super().settle(outcome, life_s, has_sent_links=has_sent_links)
+        self.writes = [RedisCall("SET", one.keys, (*one.args, "BAD"), one.parse) for one in self.writes]
+
+
+def test_a_result_that_redis_refuses_is_no_trouble_of_the_others_beside_it(
+    herd: Herd, redis: Redis, worker_app: Celery, tenancy: Tenancy, one_thread: None
+) -> None:
+    first = Slow(worker_app, "first")
+    others = [Told(worker_app, "good"), Refused(worker_app, "refused"), Told(worker_app, "better")]
+    for one in (first, *others):
+        ended(herd, one.job_id, "length")
+    settle_together(Finisher(redis), tenancy, first, others)
+    assert [other.told for other in others] == [["settled"], ["failed", "acked"], ["settled"]]
+    states = [worker_app.backend.get_state(other.job_id) for other in others]
+    assert states == ["SUCCESS", "FAILURE", "SUCCESS"]
+
+
+def test_results_that_redis_has_no_room_for_are_offered_until_it_has(
+    herd: Herd, redis: Redis, worker_app: Celery, tenancy: Tenancy, one_thread: None
+) -> None:
+    class LastOfRoom(Told):
+        def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
+            super().settle(outcome, life_s, has_sent_links=has_sent_links)
+            redis.config_set("maxmemory", 1)
+
+    jobs = [Slow(worker_app, "first"), Told(worker_app, "second"), LastOfRoom(worker_app, "third")]
+    for job in jobs:
+        ended(herd, job.job_id, "length")
+    finisher = Finisher(redis)
+    try:
+        settle_later = Thread(target=settle_together, args=(finisher, tenancy, jobs[0], jobs[1:]))
+        settle_later.start()
+        wait_until(lambda: num_errors(redis, "OOM"), "a result refused")
+        assert [job.told for job in jobs] == [["settled"], [], []]
+    finally:
+        redis.config_set("maxmemory", 0)
+    settle_later.join()
+    assert [job.told for job in jobs] == [["settled"]] * 3
+    assert {worker_app.backend.get_state(job.job_id) for job in jobs} == {"SUCCESS"}
 
 
 class Unusable(Redis):

@@ -19,7 +19,6 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.message import TASK_NAME, Envelope
-from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.broker.delivery import Debt
 from llama_herd.worker.broker.result_server import RESULT_SERVER, ResultsAway, ResultServer
 from llama_herd.worker.jobs.finisher import Finisher
@@ -84,8 +83,7 @@ class Held(Debt):
         super().__init__(app, job_id, envelope.text.encode())
         self.is_acked = Event()
 
-    def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
-        super().settle(outcome, life_s, has_sent_links=has_sent_links)
+    def close(self) -> None:
         self.is_acked.set()
 
     def acknowledge(self) -> None:

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from llama_herd.errors import GenerationError
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.app import make_app
+from llama_herd.tasks.connection.broken_connections import LARGE_BYTES
 from llama_herd.tasks.generate import run_tracer
 from llama_herd.tasks.protocol.events import End, Token
 from llama_herd.tasks.protocol.message import TASK_NAME
@@ -96,6 +97,19 @@ def test_nobody_listens_for_the_results_of_links_that_were_sent(
         traced(worker_app, ended_well(), callbacks=[worker_app.signature("then", queue="next")] * num)
     assert redis.llen("next") == num
     assert "cmdstat_subscribe" not in redis.info("commandstats")
+
+
+@pytest.mark.parametrize(
+    ("text", "chord", "is_left"), [("", None, True), ("x" * LARGE_BYTES, None, False), ("", "then", False)]
+)
+def test_a_result_is_left_to_who_settles_its_job_unless_it_is_large_or_a_chord_needs_it(
+    worker_app: Celery, text: str, chord: str | None, is_left: bool
+) -> None:
+    body = chord and worker_app.signature(chord, queue="next")
+    with settling("job", 60) as writes:
+        traced(worker_app, ended_well(text=text), chord=body)
+    assert worker_app.backend.get_state("job") == ("PENDING" if is_left else "SUCCESS")
+    assert [write.what for write in writes] == (["SET", "PUBLISH"] if is_left else [])
 
 
 def test_a_link_into_a_key_that_is_no_queue_fails_the_task_at_once(worker_app: Celery, redis: Redis) -> None:

@@ -2,7 +2,7 @@
 
 import os
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -18,7 +18,7 @@ from llama_herd.tasks.protocol.message import job_task_of, trace_id_of
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.broker.message_json import UnreadableJson, read_json
 from llama_herd.worker.broker.request import ENDED
-from llama_herd.worker.broker.result_backend import is_remote, settling
+from llama_herd.worker.broker.result_backend import Write, is_remote, settling
 from llama_herd.worker.broker.task_message import TaskMessage
 from llama_herd.worker.engine.interface import Abort
 
@@ -29,9 +29,12 @@ CallSoon = Callable[..., None]
 class Delivery:
     """A message and how to settle it. To Celery it is the pool's result object, which it may `terminate`.
 
-    Exactly one of these is called: `settle` (the job is over), `acknowledge` (another delivery of the job is
-    settled) or `let_go` (the message belongs to another worker now).
+    Exactly one of these is called: `settle` and then `close` (the job is over), `acknowledge` (another
+    delivery of the job is settled) or `let_go` (the message belongs to another worker now).
     """
+
+    #: What is still to be written of the result of a job that is settled.
+    writes: Sequence[Write] = ()
 
     def __init__(
         self,
@@ -45,6 +48,7 @@ class Delivery:
         self._request = request  # touch it on the hub's thread only
         self._call_soon = call_soon
         self._accepted_s: float | None = None
+        self._traced: tuple[int, Any, float] | None = None  # of a settled job that was not revoked
         self.message = TaskMessage()  # what the body asks for; nothing until it is read
         self.time_limit_s = time_limit_s
 
@@ -97,19 +101,21 @@ class Delivery:
         self._call_soon(self._announce)
 
     def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
-        """Run Celery's own tracer for the finished job: result, links, chains and signals, then the ack.
+        """Run Celery's own tracer for the finished job: result, links, chains and signals.
 
         life_s: how long the result is kept; None: as Celery's app says. has_sent_links: links and chains are
-        left out. Runs on a finisher thread, since the result backend answers over the network.
+        left out. Runs on a finisher thread, since the result backend answers over the network. Once the
+        `writes` are made, `close` is called.
         """
         embed = _without_links(self.message.embed) if has_sent_links else self.message.embed
-        with settling(self.job_id, life_s):
+        with settling(self.job_id, life_s) as self.writes:
             failed, value = run_tracer(self._request.task, self.headers, embed, outcome)
-        if outcome.finish_reason == "cancelled":
-            self._call_soon(self._finish_revoked)
-            return
-        runtime_s = monotonic() - (self._accepted_s or monotonic())
-        self._call_soon(self._finish, (failed, value, runtime_s))
+        if outcome.finish_reason != "cancelled":
+            self._traced = failed, value, monotonic() - (self._accepted_s or monotonic())
+
+    def close(self) -> None:
+        """Ack the message of a job that is settled."""
+        self._call_soon(self._finish)
 
     def fail(self, error: GenerationError) -> None:
         """Store an error in place of the job's result, without links and chord; `acknowledge` it then."""
@@ -138,14 +144,13 @@ class Delivery:
         if self._accepted_s is not None and not self._request.time_start:
             self._request.on_accepted(os.getpid(), self._accepted_s)
 
-    def _finish(self, traced: tuple[int, Any, float]) -> None:
-        if not self._request.acknowledged:
+    def _finish(self) -> None:
+        if self._request.acknowledged:
+            return
+        if self._traced is not None:
             self._announce()
-            self._request.on_success(traced)
-
-    def _finish_revoked(self) -> None:
-        """Store the final state of a task that Celery has revoked: Celery itself would announce a success."""
-        if not self._request.acknowledged:
+            self._request.on_success(self._traced)
+        else:  # Celery itself would announce a success
             task_ready(self._request)
             self._request.acknowledge()
             self._request.send_event("task-revoked", terminated=True, signum=None, expired=False)
@@ -161,6 +166,8 @@ class Delivery:
 class Debt:
     """An ended job of which Celery is still to be told, though no worker has its message."""
 
+    writes: Sequence[Write] = ()
+
     def __init__(self, app: Celery, job_id: str, envelope: bytes) -> None:
         """`envelope`: the message in the job's record, which has its links; empty: none."""
         self.job_id = job_id
@@ -175,8 +182,11 @@ class Debt:
     def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
         """Run Celery's own tracer, as `Delivery.settle` does."""
         embed = _without_links(self._embed) if has_sent_links else self._embed
-        with settling(self.job_id, life_s):
+        with settling(self.job_id, life_s) as self.writes:
             run_tracer(self._task, self._headers, embed, outcome)
+
+    def close(self) -> None:
+        """Do nothing: there is no message here."""
 
     def fail(self, error: GenerationError) -> None:
         """Store an error in place of the job's result, without links and chord."""
@@ -184,7 +194,7 @@ class Debt:
             store_failure(self.job_id, error, self._task.backend)
 
     def acknowledge(self) -> None:
-        """Do nothing: there is no message here. One that still comes finds the job settled."""
+        """Do nothing: a message that still comes finds the job settled."""
 
 
 def _read_envelope(job_id: str, envelope: bytes) -> tuple[dict[str, Any], dict[str, Any] | None]:

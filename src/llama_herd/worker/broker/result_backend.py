@@ -4,7 +4,7 @@ Celery judges errors by type alone, and would retry for ever what Redis will nev
 results' own does not take is not retried here, but owed.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -23,6 +23,7 @@ from llama_herd.errors import GenerationError
 from llama_herd.ops.logs import error_name
 from llama_herd.tasks.connection.broken_connections import LARGE_BYTES, BrokenConnections
 from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
+from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.worker.broker.chord_claims import ChordClaims
 from llama_herd.worker.broker.result_server import RESULT_SERVER, ResultsAway, ResultServer
 from llama_herd.worker.insisting import insist
@@ -118,22 +119,34 @@ class OnePool:
         return self._pools[name]
 
 
+#: A call that writes a result, or announces it.
+Write = RedisCall[None]
+
+
 class Settling(NamedTuple):
-    """The job that a thread settles, and for how long its result is kept; None: as Celery's app says."""
+    """The job that a thread settles, and for how long its result is kept; None: as Celery's app says.
+
+    writes: of its result, for who settles it, who makes them together with those of other jobs.
+    """
 
     job_id: str
     life_s: int | None
+    writes: list[Write]
 
 
 _SETTLING: ContextVar[Settling | None] = ContextVar("settling", default=None)
 
 
 @contextmanager
-def settling(job_id: str, life_s: int | None) -> Iterator[None]:
-    """Within it nobody else settles the job, and what is stored lives for so long. Chords do not."""
-    token = _SETTLING.set(Settling(job_id, life_s))
+def settling(job_id: str, life_s: int | None) -> Iterator[Sequence[Write]]:
+    """Within it nobody else settles the job, and what is stored lives for so long. Chords do not.
+
+    Yields what is still to be written once the block has ended.
+    """
+    now = Settling(job_id, life_s, [])
+    token = _SETTLING.set(now)
     try:
-        yield
+        yield now.writes
     finally:
         _SETTLING.reset(token)
 
@@ -159,14 +172,21 @@ class ResultBackend(OnePool, ChordClaims, RedisBackend):  # type: ignore[misc]
     ) -> Any:
         """Store a result. Celery looks first whether a success is there, which stays.
 
-        That of a job that is being settled would only be the same: each is folded from the stream.
+        That of a job that is being settled would only be the same: each is folded from the stream. It is
+        left to who settles the job, unless it may break the connection, or a chord goes on with it.
         """
         now = _SETTLING.get()
         if now is None or now.job_id != task_id or state != SUCCESS:
             return super()._store_result(task_id, result, state, traceback, request, **options)
         meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
-        value = self.encode({**meta, "task_id": task_id})
-        self._set_with_state(self.get_key_for_task(task_id), value, state)
+        key, value = self.get_key_for_task(task_id), self.encode({**meta, "task_id": task_id})
+        if is_remote(self) or len(value) >= LARGE_BYTES or (request and request.chord):
+            self._set_with_state(key, value, state)
+        else:
+            life_s = now.life_s or self.expires
+            lives = ("EX", int(life_s)) if life_s else ()
+            now.writes.append(RedisCall("SET", (key.decode(),), (value, *lives), lambda _: None))
+            now.writes.append(RedisCall("PUBLISH", (key.decode(),), (value,), lambda _: None))
         return result
 
     def _set(self, key: str, value: bytes, *expires: int | None) -> None:

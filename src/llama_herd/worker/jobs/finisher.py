@@ -1,7 +1,7 @@
 """Hands finished jobs back to Celery: folds the result from the stream, runs the tracer, acks the message."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence as Rows
+from collections.abc import Callable, Iterator, Mapping, Sequence as Rows
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -177,18 +177,21 @@ class Finisher:
                 run_calls(self._redis, asks)
 
     def _settle(self, lot: Rows[Settlement], number: int) -> None:
-        """Settle some jobs: each by itself, but the ledger is asked of all and told of all at once.
+        """Settle some jobs: each by itself, but Redis is asked of all and told of all at once.
 
         No message is acknowledged before Celery knows how the job ended, or that is owed or cannot be.
         """
-        told = []
+        told, stored = list[Settlement](), list[Settlement]()
         try:
-            for settlement, begun in zip(lot, self._of_each(self._begin, lot), strict=True):
-                if self._apart(settlement, partial(self._finish, settlement, begun)):
+            for settlement, begun in self._of_each(self._begin, lot):
+                if self._apart(settlement, partial(self._tell, settlement, begun)):
                     told.append(settlement)
                 self._num_in_hand[number] -= 1
                 self._num_answered[number] += 1
-            for settlement, is_purged in zip(told, self._of_each(self._note_settled, told), strict=True):
+            for settlement, answer in self._of_each(self._store, told):
+                if self._apart(settlement, partial(self._finish, settlement, answer)):
+                    stored.append(settlement)
+            for settlement, is_purged in self._of_each(self._note_settled, stored):
                 self._apart(settlement, partial(self._close, settlement, is_purged))
         finally:
             for settlement in lot:
@@ -196,14 +199,16 @@ class Finisher:
 
     def _of_each(
         self, ask: Callable[[Rows[Settlement]], Rows[T | Exception]], lot: Rows[Settlement]
-    ) -> Rows[T | Exception]:
-        """The answers for some jobs; an error that will not pass by itself is the answer for each of them."""
+    ) -> Iterator[tuple[Settlement, T | Exception]]:
+        """Each job with its answer; an error that will not pass by itself is the answer for all of them."""
+        answers: Rows[T | Exception]
         try:
-            return self._insist(ask, lot)
+            answers = self._insist(ask, lot)
         except Stopped:
             raise
         except Exception as error:
-            return [error] * len(lot)
+            answers = [error] * len(lot)
+        return zip(lot, answers, strict=True)
 
     def _apart(self, settlement: Settlement, act: Callable[[], T]) -> T | None:
         """Do a part of a settlement, whose trouble is nobody else's: it is told to Celery, or owed."""
@@ -249,8 +254,8 @@ class Finisher:
         log.info("job's result is owed")
         _acknowledge(deliveries)
 
-    def _finish(self, settlement: Settlement, begun: Begun | Exception) -> bool:
-        """Run Celery's tracer with the job's outcome. False: it is not, or need not be, noted as settled."""
+    def _tell(self, settlement: Settlement, begun: Begun | Exception) -> bool:
+        """Run Celery's tracer with the job's outcome. False: nothing is, or need be, stored of that."""
         tenancy, job_id, deliveries, *_ = settlement
         match begun:
             case Exception():
@@ -270,6 +275,22 @@ class Finisher:
         life_s = tenancy.ledger.result_life_s(keep_s, outcome)
         self._insist(deliveries[0].settle, outcome, life_s, has_sent_links=has_sent_links)
         _log_end(outcome, settlement.line.get("attempt"))
+        return True
+
+    def _store(self, lot: Rows[Settlement]) -> list[ResponseError | None]:
+        """Write the results of some jobs. Returns of each the error, if Redis refuses it."""
+        writes = [(number, write) for number, one in enumerate(lot) for write in one.deliveries[0].writes]
+        errors: list[ResponseError | None] = [None] * len(lot)
+        answers = lasting(run_calls(self._redis, [write for _, write in writes])) if writes else []
+        for (number, _), answer in zip(writes, answers, strict=True):
+            errors[number] = errors[number] or answer
+        return errors
+
+    def _finish(self, settlement: Settlement, error: Exception | None) -> bool:
+        """Have the message acknowledged of a job whose result is stored."""
+        if error is not None:
+            raise error
+        settlement.deliveries[0].close()
         return True
 
     def _fail(self, settlement: Settlement, error: BaseException) -> None:
