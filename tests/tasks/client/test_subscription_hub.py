@@ -45,6 +45,18 @@ async def say(redis: Redis, channel: str, hears: asyncio.Task[list[bytes]]) -> l
     return hears.result()
 
 
+def test_who_listens_as_the_second_is_told_to_read_what_was_before(redis_url: str) -> None:
+    """Redis confirms a channel once."""
+
+    async def scene() -> None:
+        async with open_hub(redis_url) as hub, hub.listening("a") as first:
+            assert await first.take(1) is None
+            async with hub.listening("a") as second:
+                assert await second.take(1) is None
+
+    asyncio.run(scene())
+
+
 def test_a_reader_that_goes_before_its_channel_is_asked_for_takes_it_from_nobody(
     redis: Redis, redis_url: str
 ) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -63,6 +64,25 @@ def test_many_streams_are_one_connection(redis: Redis, gateway: GatewayThread, h
         assert [[one.number for one in reader] for reader in readers] == [[2, 3]] * 20
     wait_until(lambda: redis.pubsub_numsub(herd.ledger.channel("a"))[0][1] == 0, "unsubscribed")
     assert gateway.context.connections.hub.num_channels == 0
+
+
+@pytest.mark.redis
+def test_the_stream_of_a_new_job_is_read_once(redis: Redis, gateway: GatewayThread, herd: Herd) -> None:
+    """When Redis has confirmed the subscription: all that comes after that is heard."""
+
+    def num_reads() -> int:
+        return int(redis.info("commandstats").get("cmdstat_xrange", {}).get("calls", 0))
+
+    redis.config_resetstat()
+    with ThreadPoolExecutor() as asking:
+        body = {"model": "tales", "prompt": "Once"}
+        asked = asking.submit(gateway.ask, "POST", "/v1/completions", body)
+        wait_until(num_reads, "the stream is read")
+        job_id = redis.pubsub_channels(herd.ledger.channel("*"))[0].decode().rpartition(":")[2]
+        herd.claimed(job_id)
+        herd.emit("one", started(job_id), token(job_id, 2, 0), end(job_id, 3, 1))
+        assert asked.result().status == 200
+    assert num_reads() == 1
 
 
 @pytest.mark.redis

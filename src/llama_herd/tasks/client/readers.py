@@ -70,6 +70,7 @@ class Reader:
                 self._restart_timers()
                 events = follower.heard(heard)
             if follower.is_behind:
+                await self.inbox.take(0)  # what has come until now is in the stream
                 try:
                     events += await read()
                     has_read, away_s = True, inf

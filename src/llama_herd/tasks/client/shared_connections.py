@@ -133,6 +133,8 @@ class SubscriptionHub:
             raise RedisUnavailable(CLOSED)
         is_first = name not in self._inboxes
         self._inboxes[name].add(inbox)
+        if not is_first:  # Redis may have confirmed it already
+            inbox.note_missing()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
             self._task.add_done_callback(self._ended)

@@ -163,8 +163,12 @@ class TenantClient:
         return reader.events(read, OUTAGE_S, is_patient_at_first=True)
 
     async def events(self, job_id: str) -> AsyncGenerator[list[Event]]:
-        """All events of a job as they come: see `events_of`."""
+        """All events of a job as they come: see `events_of`.
+
+        Its stream is read once Redis has confirmed the subscription: of a new job nothing is in it before.
+        """
         async with self.reading(job_id) as reader, aclosing(self.events_of(reader)) as found:
+            reader.follower.is_behind = False
             async for events in found:
                 yield events
 
