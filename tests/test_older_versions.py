@@ -41,6 +41,7 @@ TRIED = (
     "tests/tasks/gateway/test_openapi.py",
     "tests/tasks/gateway/test_job_routes.py",
     "tests/tasks/test_schema.py",
+    "tests/tasks/test_settings.py",
     "tests/tasks/client/test_client.py",
     "tests/model/text",
 )
