@@ -6,6 +6,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -78,7 +79,8 @@ def test_the_stream_of_a_new_job_is_read_once(redis: Redis, gateway: GatewayThre
         body = {"model": "tales", "prompt": "Once"}
         asked = asking.submit(gateway.ask, "POST", "/v1/completions", body)
         wait_until(num_reads, "the stream is read")
-        job_id = redis.pubsub_channels(herd.ledger.channel("*"))[0].decode().rpartition(":")[2]
+        channels: list[Any] = redis.pubsub_channels(herd.ledger.channel("*"))
+        job_id = channels[0].decode().rpartition(":")[2]
         herd.claimed(job_id)
         herd.emit("one", started(job_id), token(job_id, 2, 0), end(job_id, 3, 1))
         assert asked.result().status == 200
