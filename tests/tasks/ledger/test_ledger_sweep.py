@@ -174,6 +174,16 @@ def test_a_lost_message_comes_back_while_the_queue_is_empty(herd: Herd) -> None:
     assert sweep(herd) == Swept()
 
 
+def test_the_last_message_of_a_backlog_is_not_copied_on_its_way_to_a_claim(herd: Herd) -> None:
+    herd.submit("a")
+    herd.pass_time("a", 60_000)
+    age_messages(herd, 60_000)
+    assert sweep(herd) == Swept()
+    lose_message(herd)
+    assert sweep(herd) == Swept()
+    assert sweep(herd) == Swept(("a",))
+
+
 def test_a_lost_message_comes_back_while_the_queue_is_full(herd: Herd) -> None:
     herd.submit("a")
     lose_message(herd)

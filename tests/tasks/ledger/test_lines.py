@@ -164,5 +164,8 @@ def test_a_line_of_another_type_holds_up_no_other(herd: Herd) -> None:
 
 
 def test_a_sweep_after_many_others_has_no_state_but_its_turn(herd: Herd) -> None:
+    herd.submit("a")
+    sweep(herd)
+    herd.claim("a", "one")
     sweep(herd)
     assert set(herd.redis.hkeys(SWEEP)) == {b"last", b"hold", b"gaps", b"offset", b"awake"}

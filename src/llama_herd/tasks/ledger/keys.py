@@ -36,7 +36,7 @@ herd:<tenant>:kept            hash    bytes of ended jobs, in all and by the hou
 herd:<tenant>:owed            zset    ended jobs whose result another Redis did not take, by when to try again
 herd:<tenant>:untold          zset    jobs that no worker had when they ended, by when Celery is to be told
 herd:<tenant>:dead            stream  the dead letters: messages that could not be read
-herd:<tenant>:sweep           hash    when the last sweep was, and where the next one begins
+herd:<tenant>:sweep           hash    when the last sweep was, what it saw, and where the next one begins
 herd:<tenant>:unacked         hash    messages in workers' hands, as kombu notes them; ..._index: seen when
 _kombu.binding.<queue>        set     Celery's: the queue exists; also _kombu.binding_permanent.<queue>
 celery-task-meta-<id>         string  Celery's: the result of a job

@@ -3,8 +3,8 @@
 -- needs: clock, front, waiting, lost, pauses
 -- keys: pending, delayed, leases, waiting, sweep (last: time of the last sweep, hold: do nothing before,
 --       gaps: how many sweeps in a row came late, offset: where among the waiting jobs to look next, awake: since when
---       some worker sweeps), dead (the letters), served, deadlines, webhook, outbox, outbox_entries, outbox_dead,
---       kept, ended, failed, untold, paused, quarantine
+--       some worker sweeps, front:<list>: the time of the list's next message then), dead (the letters), served,
+--       deadlines, webhook, outbox, outbox_entries, outbox_dead, kept, ended, failed, untold, paused, quarantine
 -- args: before, after (what a record's key has before and after the id), events_after (the same of the events' key),
 --       channels (their prefix), between_ms# (shortest time between sweeps), gap_ms# (a longer time than this is a gap),
 --       lease_ms#, patience_ms#,
@@ -191,10 +191,20 @@ local function begin_anew(id, line, since, front)
   end
 end
 
+-- Returns up to which time the messages of a list have passed. What was taken since the last sweep may still be on its way
+-- to a claim, so the front of that sweep counts.
+local function passed_ms(list)
+  local front, name = front_ms(list, now), 'front:' .. list
+  if front > now then return front end
+  local before = tonumber(redis.call('HGET', key.sweep, name) or front)
+  redis.call('HSET', key.sweep, name, front)
+  return math.min(front, before)
+end
+
 local function recover_from(list)
   local line = line_of(key.pending, list)
-  if redis.call('EXISTS', line) == 0 then return end
-  local front, later = front_ms(list, now), string.format('(%.0f', now)
+  if redis.call('EXISTS', line) == 0 then return redis.call('HDEL', key.sweep, 'front:' .. list) end
+  local front, later = passed_ms(list), string.format('(%.0f', now)
   -- Messages from before the clock was put back come first. They have overtaken none of those that came after it.
   local from = front > now and later or '-inf'
   local num_left = max_pushes - (#swept - num_taken)
