@@ -20,12 +20,14 @@ from benchmarks.compiled import HOPPER, TARGETS, Compiled, Target
 from benchmarks.harness import Benchmark, NoPlan, main
 from benchmarks.report import Row, Table
 from llama_herd.model.attention_inputs import Scoring, Seen, SeenSpans
+from llama_herd.model.kernels.elementwise import ACTIVATION_NUMBERS
 from llama_herd.model.kernels.gpu.attention import launches
 from llama_herd.model.kernels.gpu.block_parts import PARTED_TYPES, BlockParts
 from llama_herd.model.kernels.gpu.launch import Launch
 from llama_herd.model.kernels.gpu.products import HOPPER_TILES, TILES, Tile, dequantised, multiplied
 from llama_herd.model.kernels.gpu.rows import adding, gating, normalising, turning
 from llama_herd.model.kernels.gpu.span_attention import attending
+from llama_herd.model.kernels.rotation import TriedNorm
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.tiling import SPAN_TOKENS
 
@@ -79,7 +81,7 @@ def product_launches(tiles: Sequence[Tile] = TILES) -> Iterator[tuple[str, Launc
 
 
 def row_launches() -> Iterator[tuple[str, Launch]]:
-    """Of Llama 2's and Llama 3's 8B and 70B."""
+    """Of Llama 2's and Llama 3's 8B and 70B; also with the norms and gates of a Gemma."""
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         for hidden, ffn in ((4_096, 11_008), (4_096, 14_336), (8_192, 28_672)):
             x, weight = torch.empty(8, hidden, dtype=dtype, device="meta"), torch.empty(hidden, device="meta")
@@ -87,16 +89,21 @@ def row_launches() -> Iterator[tuple[str, Launch]]:
             y = torch.empty(8, ffn, dtype=dtype, device="meta")
             if ffn != 14_336:
                 yield f"normalise, {hidden} columns, {_name(dtype)}", normalising(x, weight, x, 1e-5)
-                added = adding(x, x, weight, x, x, 1e-5, 1.0)
-                yield f"add_and_normalise, {hidden} columns, {_name(dtype)}", added
-            yield f"gate, {ffn} columns, {_name(dtype)}", gating(gate_up, y)
+                for name, post_weight in (("add", None), ("normalise_and_add", weight)):
+                    added = adding(x, x, weight, x, x, 1e-5, 1.0, post_weight)
+                    yield f"{name}_and_normalise, {hidden} columns, {_name(dtype)}", added
+            for activation in ACTIVATION_NUMBERS:
+                gated = gating(gate_up, y, activation)
+                yield f"gate by {activation}, {ffn} columns, {_name(dtype)}", gated
         for heads, kv_heads, head_dim, _, _ in ATTENTIONS:
             qkv = torch.empty(8, heads + 2 * kv_heads, head_dim, dtype=dtype, device="meta")
             angles = torch.empty(8, 1, head_dim, device="meta")
             cells = torch.empty(8, dtype=torch.int64, device="meta")
             cached = torch.empty(2, kv_heads, 4_096, PAGE_TOKENS, head_dim, dtype=dtype, device="meta")
-            name = f"turn_and_keep, {heads} heads, {kv_heads} kv, {head_dim}, {_name(dtype)}"
-            yield name, turning(qkv, angles, angles, cached, cells)
+            kind = f"{heads} heads, {kv_heads} kv, {head_dim}, {_name(dtype)}"
+            norm = TriedNorm(torch.empty(heads + kv_heads, head_dim, device="meta"), 1e-5)
+            yield f"turn_and_keep, {kind}", turning(qkv, angles, angles, cached, cells)
+            yield f"normalise_turn_and_keep, {kind}", turning(qkv, angles, angles, cached, cells, norm)
 
 
 def compiled(target: Target, kind: str = "") -> Iterator[dict[str, str | int | float]]:

@@ -56,11 +56,14 @@ class RMSNorm:
         scale = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)  # (T, 1)
         return (wide * scale * self.weight).to(x.dtype)  # (T, C)
 
-    def of_sum(self, x: Tensor, added: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-        """x + alpha * added, and that normalised: (T, C) each."""
+    def of_sum(
+        self, x: Tensor, added: Tensor, alpha: float, post_norm: "RMSNorm | None"
+    ) -> tuple[Tensor, Tensor]:
+        """What `add` gives, and that normalised: (T, C) each."""
         if self.native is not None and self.native.takes(x):
-            return self.native.norm_of_sum(x, added, self.weight, self.eps, alpha)
-        total = torch.add(x, added, alpha=alpha)
+            post_weight = None if post_norm is None else post_norm.weight
+            return self.native.norm_of_sum(x, added, self.weight, self.eps, alpha, post_weight)
+        total = add(x, added, alpha, post_norm)
         return total, self(total)
 
 
@@ -115,7 +118,7 @@ class CausalSelfAttention:
         """The queries (T, H, D) of qkv (T, H + K + K, D), which may be overwritten; the rest is cached."""
         H, K = self.config.num_heads, self.config.num_kv_heads
         cached = cache.storage[:, self.layer]
-        if self.rotation is not None and self.rotation.takes(qkv, cached, self.qk_norm):
+        if self.rotation is not None and self.rotation.takes(qkv, cached):
             self.rotation(qkv, *rope, cached, batch.cells, self.qk_norm)
             return qkv[:, :H]
         qk = qkv[:, : H + K]  # (T, H + K, D)
@@ -149,9 +152,8 @@ class Mlp:
 
     def __call__(self, x: Tensor) -> Tensor:
         gate_up = self.gate_up(x)  # (T, F + F)
-        native = self.native
-        if native is not None and self.activation in native.activations and native.takes(gate_up):
-            return self.down(native.gate(gate_up, self.activation))
+        if self.native is not None and self.native.takes(gate_up):
+            return self.down(self.native.gate(gate_up, self.activation))
         gate, up = gate_up.chunk(2, dim=-1)  # (T, F) each
         return self.down(ACTIVATIONS[self.activation](gate) * up)  # (T, C)
 
@@ -208,13 +210,8 @@ class Block:
 
     def __call__(self, x: Tensor, rope: Rope, batch: AnyBatch, cache: Cache) -> Tensor:
         y = self.attention(self.attention_norm(x), rope, batch, cache)  # (T, C)
-        if self.attention_post_norm is not None:
-            y = self.attention_post_norm(y)
-        x, y = self.mlp_norm.of_sum(x, y, self.scale)  # (T, C) each
-        y = self.mlp(y)  # (T, C)
-        if self.mlp_post_norm is not None:
-            y = self.mlp_post_norm(y)
-        return torch.add(x, y, alpha=self.scale)  # (T, C)
+        x, y = self.mlp_norm.of_sum(x, y, self.scale, self.attention_post_norm)  # (T, C) each
+        return add(x, self.mlp(y), self.scale, self.mlp_post_norm)  # (T, C)
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,6 +313,11 @@ class Llama:
         if config.logit_cap:
             logits = (logits / config.logit_cap).tanh_() * config.logit_cap
         return logits
+
+
+def add(x: Tensor, added: Tensor, alpha: float, post_norm: RMSNorm | None) -> Tensor:
+    """x + alpha * added (T, C), which is normalised before if there is a norm for it."""
+    return torch.add(x, added if post_norm is None else post_norm(added), alpha=alpha)
 
 
 def rotate(x: Tensor, rope: Rope) -> Tensor:

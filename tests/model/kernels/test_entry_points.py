@@ -21,6 +21,7 @@ from llama_herd.model.kernels.block_types import NUMBERS, TILED_TYPES
 from llama_herd.model.kernels.build import SOURCES
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.draw import ROOM
+from llama_herd.model.kernels.elementwise import ACTIVATION_NUMBERS
 from llama_herd.model.kernels.native import Kernel, Kernels
 from llama_herd.model.kernels.tiles import block_size, blocks_of, random_tiles
 from llama_herd.model.native_decoder import NativeDecoder, Token
@@ -137,12 +138,12 @@ def test_norms_and_gates(kernels: Kernels, dtype: torch.dtype, columns: int) -> 
     for num_rows in (1, 3, 300):
         x = torch.randn(num_rows, 2 * columns).to(dtype)
         between_fences(lambda x, weight: rows.norm(x, weight, 1e-5), x, torch.randn(2 * columns))
-        for activation in rows.activations:
+        for activation in ACTIVATION_NUMBERS:
             between_fences(partial(rows.gate, activation=activation), x)
         x[0] = torch.inf
         x[-1] = torch.nan
         between_fences(lambda x, weight: rows.norm(x, weight, 1e-5), x, torch.randn(2 * columns))
-        for activation in rows.activations:
+        for activation in ACTIVATION_NUMBERS:
             between_fences(partial(rows.gate, activation=activation), x)
     assert rows.norm(torch.empty(0, columns), torch.ones(columns), 1e-5).shape == (0, columns)
 

@@ -4,8 +4,7 @@ Shapes: T tokens of the ragged batch, C hidden size, F ffn size.
 """
 
 import ctypes
-from collections.abc import Collection, Container
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -24,10 +23,6 @@ ACTIVATION_NUMBERS = {"silu": 0, "gelu_pytorch_tanh": 1}
 class RowKernels(Protocol):
     """Kernels for work on each row by itself: norms and gates."""
 
-    @property
-    def activations(self) -> Container[str]:
-        """The activations of its gates, by their names in config.json."""
-
     def takes(self, x: Tensor) -> bool:
         """Whether it is made for such rows."""
 
@@ -35,18 +30,25 @@ class RowKernels(Protocol):
         """x (T, C) / sqrt(mean(x^2) + eps) * weight (C,), which is float32."""
 
     def norm_of_sum(
-        self, x: Tensor, added: Tensor, weight: Tensor, eps: float, alpha: float
+        self,
+        x: Tensor,
+        added: Tensor,
+        weight: Tensor,
+        eps: float,
+        alpha: float,
+        post_weight: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """x + alpha * added, and that normalised: (T, C) each."""
+        """x + alpha * added, and that normalised: (T, C) each.
+
+        What is added is normalised before, if there is a `post_weight` (C,) for it.
+        """
 
     def gate(self, gate_up: Tensor, activation: str) -> Tensor:
-        """activation(gate) * up, (T, F) out of (T, F + F)."""
+        """activation(gate) * up, (T, F) out of (T, F + F); `activation` is its name in config.json."""
 
 
 class Elementwise(LibraryPart):
     """`RowKernels` by a library."""
-
-    activations: ClassVar[Collection[str]] = ACTIVATION_NUMBERS
 
     def takes(self, x: Tensor) -> bool:
         return x.dim() == 2 and x.dtype in DTYPES and x.device.type == "cpu" and x.is_contiguous()
@@ -58,8 +60,16 @@ class Elementwise(LibraryPart):
         return y
 
     def norm_of_sum(
-        self, x: Tensor, added: Tensor, weight: Tensor, eps: float, alpha: float
+        self,
+        x: Tensor,
+        added: Tensor,
+        weight: Tensor,
+        eps: float,
+        alpha: float,
+        post_weight: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
+        if post_weight is not None:
+            added = self.norm(added, post_weight, eps)
         total = torch.add(x, added, alpha=alpha)
         return total, self.norm(total, weight, eps)
 
@@ -82,7 +92,7 @@ def load_elementwise(library: ctypes.CDLL) -> Elementwise | None:
     x, weight = torch.randn(3, 310) * 3, torch.randn(310)
     right = all(
         is_close(found.norm(rows, weight, 1e-5), exact_norm(rows, weight, 1e-5))
-        and all(is_gated_right(found, rows, activation) for activation in found.activations)
+        and all(is_gated_right(found, rows, activation) for activation in ACTIVATION_NUMBERS)
         for rows in (x, x.bfloat16())
     )
     return found if right else None

@@ -27,7 +27,7 @@ class HeadNorm(Protocol):
 class RotationKernel(Protocol):
     """Normalises and turns queries and keys and writes into a cache."""
 
-    def takes(self, qkv: Tensor, cached: Tensor, norm: HeadNorm | None) -> bool:
+    def takes(self, qkv: Tensor, cached: Tensor) -> bool:
         """Whether it is made for qkv (T, H + K + K, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
 
     def __call__(
@@ -54,7 +54,7 @@ class RotationCall(ctypes.Structure):
 class Rotation(LibraryPart):
     """`RotationKernel` by a library."""
 
-    def takes(self, qkv: Tensor, cached: Tensor, norm: HeadNorm | None = None) -> bool:
+    def takes(self, qkv: Tensor, cached: Tensor) -> bool:
         page_tokens, head_dim = cached.shape[3:]
         return (
             qkv.dtype == cached.dtype
@@ -107,7 +107,9 @@ def load_rotation(library: ctypes.CDLL) -> Rotation | None:
     return rotation if all(_is_right(rotation, dtype, has_norm) for dtype, has_norm in kinds) else None
 
 
-class _Norm(NamedTuple):
+class TriedNorm(NamedTuple):
+    """A `HeadNorm` to try kernels with."""
+
     weight: Tensor
     eps: float
 
@@ -118,7 +120,7 @@ def _is_right(rotation: Rotation, dtype: torch.dtype, has_norm: bool) -> bool:
     qkv, (cos, sin) = torch.randn(T, H + 2 * K, D).to(dtype), torch.randn(2, T, 1, D)
     cached = torch.zeros(2, K, 3, 64, D, dtype=dtype)
     qk, values = qkv[:, : H + K].float(), qkv[:, H + K :].clone()
-    norm = _Norm(torch.rand(H + K, D) + 0.5, 1e-5) if has_norm else None
+    norm = TriedNorm(torch.rand(H + K, D) + 0.5, 1e-5) if has_norm else None
     if norm is not None:
         qk = qk * (qk.square().mean(dim=-1, keepdim=True) + norm.eps).rsqrt() * norm.weight
     expected = qk * cos + qk.roll(D // 2, dims=-1) * sin

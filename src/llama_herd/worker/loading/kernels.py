@@ -77,6 +77,9 @@ def needs_of(settings: WorkerSettings, device: str, file: ModelFile) -> "Needs":
         cap=config.score_cap,
         hidden_size=config.hidden_size,
         ffn_size=config.ffn_size,
+        activation=config.family.activation,
+        qk_norm=config.family.qk_norm,
+        post_norms=config.family.post_norms,
     )
 
 

@@ -24,7 +24,7 @@ def launches(num_tokens):
     cos, sin = torch.zeros(2, num_tokens, 1, D)
     yield "norm", normalising(x, weight, x, 1e-5)
     yield "sum", adding(x, x, weight, x, x, 1e-5, 1.0)
-    yield "gate", gating(gate_up, torch.zeros(num_tokens, F))
+    yield "gate", gating(gate_up, torch.zeros(num_tokens, F), "silu")
     yield "RoPE", turning(torch.zeros(num_tokens, H + 2 * K, D), cos, sin, cached, batch.cells)
     for type in sorted(PARTED_TYPES):
         parts = BlockParts.empty(type, 48, C, "cpu")

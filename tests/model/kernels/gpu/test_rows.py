@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from llama_herd.model.kernels.elementwise import exact_gate, exact_norm
+from llama_herd.model.kernels.elementwise import ACTIVATION_NUMBERS, exact_gate, exact_norm
 from llama_herd.model.kernels.gpu.plain import ROUNDING, is_rounded
+from llama_herd.model.kernels.rotation import TriedNorm
 from llama_herd.model.pages import PAGE_TOKENS
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -20,16 +21,18 @@ def test_rows_are_normalised_added_and_gated(device: torch.device, dtype: torch.
     kernels = TritonElementwise()
     for num_rows in (0, 1, 7):
         x, added = (torch.randn(num_rows, columns, device=device).mul(3).to(dtype) for _ in range(2))
-        weight = torch.randn(columns, device=device)
+        weight, post_weight = torch.randn(2, columns, device=device)
         assert kernels.takes(x)
         assert is_rounded(kernels.norm(x, weight, 1e-5), exact_norm(x, weight, 1e-5))
-        total, normed = kernels.norm_of_sum(x, added, weight, 1e-5, 0.25)
-        assert is_rounded(total, x.double() + 0.25 * added.double(), 30.0)
-        assert is_rounded(normed, exact_norm(total, weight, 1e-5))
+        for post, exact in ((None, added.double()), (post_weight, exact_norm(added, post_weight, 1e-5))):
+            total, normed = kernels.norm_of_sum(x, added, weight, 1e-5, 0.25, post)
+            assert is_rounded(total, x.double() + 0.25 * exact, 30.0)
+            assert is_rounded(normed, exact_norm(total, weight, 1e-5))
         wide = torch.randn(num_rows, 2 * columns, device=device).mul(3).to(dtype)
-        gated = kernels.gate(wide, "silu")
-        assert gated.shape == (num_rows, columns)
-        assert is_rounded(gated, exact_gate(wide, "silu"))
+        for activation in ACTIVATION_NUMBERS:
+            gated = kernels.gate(wide, activation)
+            assert gated.shape == (num_rows, columns)
+            assert is_rounded(gated, exact_gate(wide, activation))
 
 
 def test_large_numbers_overflow_nothing(device: torch.device) -> None:
@@ -38,13 +41,17 @@ def test_large_numbers_overflow_nothing(device: torch.device) -> None:
     x = torch.full((2, 64), 3e4, dtype=torch.float16, device=device)
     assert TritonElementwise().norm(x, torch.ones(64, device=device), 1e-5).isfinite().all()
     gates = torch.tensor([[-16384.0, 16384.0, 1.0, 2.0]], dtype=torch.bfloat16, device=device)
-    assert TritonElementwise().gate(gates, "silu").tolist() == [[0.0, 32768.0]]
+    for activation in ACTIVATION_NUMBERS:
+        assert TritonElementwise().gate(gates, activation).tolist() == [[0.0, 32768.0]]
+    endless = torch.tensor([[-1e38, 1e38, 1.0, 2.0]], device=device)
+    assert TritonElementwise().gate(endless, "gelu_pytorch_tanh")[0].isfinite().all()
 
 
+@pytest.mark.parametrize("has_norm", [False, True])
 @pytest.mark.parametrize("heads", [(4, 4, 64), (6, 2, 80), (5, 1, 16), (1, 1, 256)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_heads_are_turned_and_kept(
-    device: torch.device, dtype: torch.dtype, heads: tuple[int, int, int]
+    device: torch.device, dtype: torch.dtype, heads: tuple[int, int, int], has_norm: bool
 ) -> None:
     """In a layer that is a part of a larger cache; no other cell is touched."""
     from llama_herd.model.kernels.gpu.rows import TritonRotation
@@ -54,13 +61,14 @@ def test_heads_are_turned_and_kept(
     qkv = torch.randn(len(cells), H + 2 * K, D, device=device).to(dtype)
     cos, sin = torch.randn(2, len(cells), 1, D, device=device)
     storage = torch.full((2, 2, K, 3, PAGE_TOKENS, D), 7.0, dtype=dtype, device=device)
-    wide = qkv[:, : H + K].double()
+    norm = TriedNorm(torch.randn(H + K, D, device=device), 1e-5) if has_norm else None
+    wide = qkv[:, : H + K].double() if norm is None else exact_norm(qkv[:, : H + K], *norm)
     other = wide.roll(D // 2, dims=-1)
     exact, size = wide * cos + other * sin, (wide * cos).abs() + (other * sin).abs()
     values = qkv[:, H + K :].clone()
     rotation = TritonRotation()
     assert rotation.takes(qkv, storage[:, 1])
-    rotation(qkv, cos, sin, storage[:, 1], cells)
+    rotation(qkv, cos, sin, storage[:, 1], cells, norm)
     by_cell = storage[:, 1].flatten(2, 3)
     keys, found = by_cell[:, :, cells].transpose(1, 2)
     turned = torch.cat((qkv[:, :H], keys), dim=1)

@@ -8,15 +8,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from llama_herd.model import llama2
 from llama_herd.model.attention_inputs import Scoring
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
 from llama_herd.model.files.gguf_model import GGUFModel
 from llama_herd.model.llama2 import Llama
+from llama_herd.model.shape.families import FAMILIES
+from llama_herd.model.weights.form import WeightForm
 from llama_herd.worker.engine.prefill import Prefill, PromptSpan
 from llama_herd.worker.engine.slots import NUM_FIELDS, POSITION, TOKEN, Slots
 from tests.closeness import assert_close
 from tests.model.forwards import random_ids
+from tests.model.tiny_family import TINY_FAMILIES
 from tests.tiny import write_tiny_gguf
 
 #: Of each sequence: its slot, its pages, its length, and how much of it is computed already. All but the
@@ -66,6 +70,23 @@ def found_by_host(llama: Llama, device: torch.device) -> tuple[Tensor, Tensor]:
     return llama.hidden(Batch.from_chunks(last, device), cache), prompts
 
 
+def found_by_device(llama: Llama, cache: Cache, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The same, told by slots."""
+    slots = Slots(5, cache.max_length, cache.trash_page, device)
+    for slot in {*ROWS, *PROMPTS}:
+        text, pages = text_of(slot), PAGES.get(slot) or ROWS[slot][0]
+        slots.words[slot, NUM_FIELDS : NUM_FIELDS + len(pages)] = torch.tensor(pages)
+        slots.words[slot, -cache.max_length :][: len(text)] = torch.tensor(text)
+    for slot, (_, length, _) in ROWS.items():
+        slots.words[slot, TOKEN], slots.words[slot, POSITION] = text_of(slot)[length - 1], length - 1
+    prefill = Prefill.of([PromptSpan(slot, start, num) for slot, (start, num) in PROMPTS.items()])
+    rows = slots.rows(torch.tensor([*ROWS, slots.trash], device=device))
+    spans = torch.tensor(prefill.words(slots.trash), device=device).view(4, -1)
+    found, first = llama.hidden(slots.batch(rows, spans, prefill.bucket), cache), len(ROWS) + 1
+    assert found.isfinite().all()
+    return found[: len(ROWS)], found[first : first + prefill.num_tokens]
+
+
 @pytest.mark.parametrize(
     ("scoring", "has_kernel"), [*((one, True) for one in SCORINGS), ("cap", False)], ids=str
 )
@@ -78,29 +99,44 @@ def test_rows_and_prompts_told_by_the_device_give_what_those_told_by_the_host_gi
     from llama_herd.model.kernels.gpu.span_attention import TritonSpanAttention
 
     llama = with_attention(llama, scoring=SCORINGS[scoring])
-    cache = computed_before(llama, device)
-    slots = Slots(5, cache.max_length, cache.trash_page, device)
-    for slot in {*ROWS, *PROMPTS}:
-        text, pages = text_of(slot), PAGES.get(slot) or ROWS[slot][0]
-        slots.words[slot, NUM_FIELDS : NUM_FIELDS + len(pages)] = torch.tensor(pages)
-        slots.words[slot, -cache.max_length :][: len(text)] = torch.tensor(text)
-    for slot, (_, length, _) in ROWS.items():
-        slots.words[slot, TOKEN], slots.words[slot, POSITION] = text_of(slot)[length - 1], length - 1
-    prefill = Prefill.of([PromptSpan(slot, start, num) for slot, (start, num) in PROMPTS.items()])
-    rows = slots.rows(torch.tensor([*ROWS, slots.trash], device=device))
-    spans = torch.tensor(prefill.words(slots.trash), device=device).view(4, -1)
     kernels = with_attention(
         llama,
         native=TritonAttention(132),
         prefill=TritonSpanAttention() if has_kernel else None,
         rotation=TritonRotation(),
     )
-    found = kernels.hidden(slots.batch(rows, spans, prefill.bucket), cache)
-    assert found.isfinite().all()
-    expected_rows, expected_prompts = found_by_host(llama, device)
-    first = len(ROWS) + 1
-    assert_close(found[: len(ROWS)], expected_rows, atol=5e-5, rtol=0)
-    assert_close(found[first : first + prefill.num_tokens], expected_prompts, atol=5e-5, rtol=0)
+    found = found_by_device(kernels, computed_before(llama, device), device)
+    for part, expected in zip(found, found_by_host(llama, device), strict=True):
+        assert_close(part, expected, atol=5e-5, rtol=0)
+
+
+@pytest.mark.parametrize("model_type", [family.model_type for family in FAMILIES])
+def test_each_family_is_computed_by_kernels_alone(
+    device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_type: str
+) -> None:
+    from llama_herd.model.kernels.gpu.attention import TritonAttention
+    from llama_herd.model.kernels.gpu.rows import TritonElementwise, TritonRotation
+    from llama_herd.model.kernels.gpu.span_attention import TritonSpanAttention
+    from llama_herd.model.kernels.gpu.triton_kernels import TritonKernels
+
+    tiny = next(one for one in TINY_FAMILIES.values() if one.model_type == model_type)
+    kernels = TritonKernels(
+        *("", frozenset(), TritonAttention(4), device.type, TritonSpanAttention()),
+        elementwise=TritonElementwise(),
+        rotation=TritonRotation(),
+    )
+    with GGUFModel.open(tiny.write_gguf(tiny.model(), tmp_path / "tiny.gguf")) as file:
+        forms = WeightForm.DENSE, WeightForm.FASTEST.with_kernels(kernels)
+        # The last two layers: where a family has layers with a window and without, one of each.
+        plain, fused = (
+            replace(llama, blocks=llama.blocks[-2:])
+            for llama in (Llama.load(file, device, form=form) for form in forms)
+        )
+    expected, cache = found_by_host(plain, device), computed_before(plain, device)
+    for module, name in ((llama2, "rotate"), (torch, "rsqrt"), (llama2, "ACTIVATIONS"), (cache, "write")):
+        monkeypatch.setattr(module, name, None)
+    for part, exact in zip(found_by_device(fused, cache, device), expected, strict=True):
+        assert_close(part, exact, atol=2e-4, rtol=1e-4)
 
 
 def test_without_prompts_there_are_rows_alone(llama: Llama, device: torch.device) -> None:

@@ -25,7 +25,13 @@ NEEDS = Needs(
     cap=0.0,
     hidden_size=96,
     ffn_size=80,
+    activation="silu",
+    qk_norm=False,
+    post_norms=False,
 )
+
+#: As Gemma 3 has it.
+NORMED = replace(NEEDS, activation="gelu_pytorch_tanh", qk_norm=True, post_norms=True)
 
 
 def checked(device: torch.device, needs: Needs = NEEDS) -> Any:
@@ -34,14 +40,14 @@ def checked(device: torch.device, needs: Needs = NEEDS) -> Any:
     return triton_kernels.checked(needs, device, 132)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-def test_all_that_a_model_needs_is_right(device: torch.device, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    "needs", [NEEDS, replace(NORMED, dtype=torch.float32)], ids=["bfloat16", "norms, float32"]
+)
+def test_all_that_a_model_needs_is_right(device: torch.device, needs: Needs) -> None:
     import triton
 
-    kernels = checked(
-        device,
-        replace(NEEDS, widths=frozenset((type, 768) for type in PARTED_TYPES | {GGMLType.F32}), dtype=dtype),
-    )
+    types = frozenset((type, 768) for type in PARTED_TYPES | {GGMLType.F32})
+    kernels = checked(device, replace(needs, widths=types))
     assert (
         kernels.note
         == f"triton {triton.__version__} for attention, prompts, rows, RoPE, Q4_0, Q8_0, Q4_K, Q6_K"
@@ -60,7 +66,7 @@ def test_what_computes_wrong_is_not_taken(device: torch.device, monkeypatch: pyt
     monkeypatch.setattr(span_attention, "TILES", {256: (16, 128)})
     monkeypatch.setattr(rows.TritonElementwise, "gate", lambda self, x, activation: x[:, : x.shape[1] // 2])
     monkeypatch.setattr(rows, "turning", lambda *_: lambda: None)
-    kernels = checked(device)
+    kernels = checked(device, NORMED)
     parts = ("attention", "prompts", "rows", "RoPE", "Q4_0")
     assert kernels.note == "; ".join(("none", *(f"not for {part}: its results are wrong" for part in parts)))
     assert not kernels.types

@@ -20,3 +20,6 @@ class Needs:
     cap: float
     hidden_size: int
     ffn_size: int
+    activation: str
+    qk_norm: bool
+    post_norms: bool

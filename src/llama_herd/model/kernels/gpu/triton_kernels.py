@@ -30,6 +30,7 @@ from llama_herd.model.kernels.gpu.plain import (
 from llama_herd.model.kernels.gpu.products import TILE_COLUMNS, TILES, product, values
 from llama_herd.model.kernels.gpu.rows import TritonElementwise, TritonRotation
 from llama_herd.model.kernels.gpu.span_attention import TritonSpanAttention, attending
+from llama_herd.model.kernels.rotation import TriedNorm
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 
 #: Lengths of the sequences that are tried, and in how many parts.
@@ -172,17 +173,19 @@ def _multiplies_width_right(type: GGMLType, columns: int, dtype: torch.dtype, de
 
 
 def _does_rows_right(needs: Needs, device: torch.device) -> bool:
-    """Whether random rows are normalised, added to and gated as in float64."""
+    """Whether random rows are normalised, added to and gated as in float64, in the model's own way."""
     kernels = TritonElementwise()
     x, added = (torch.randn(3, needs.hidden_size, device=device).mul(3).to(needs.dtype) for _ in range(2))
     weight = torch.randn(needs.hidden_size, device=device)
     gate_up = torch.randn(3, 2 * needs.ffn_size, device=device).mul(3).to(needs.dtype)
-    total, normed = kernels.norm_of_sum(x, added, weight, 1e-5, 0.5)
+    post_weight = weight.flip(0) if needs.post_norms else None
+    exact = added.double() if post_weight is None else exact_norm(added, post_weight, 1e-5)
+    total, normed = kernels.norm_of_sum(x, added, weight, 1e-5, 0.5, post_weight)
     return (
         is_rounded(kernels.norm(x, weight, 1e-5), exact_norm(x, weight, 1e-5))
-        and is_rounded(total, x.double() + 0.5 * added.double(), 6 * float(added.abs().max()))
+        and is_rounded(total, x.double() + 0.5 * exact, 6 * float(exact.abs().max()))
         and is_rounded(normed, exact_norm(total, weight, 1e-5))
-        and is_rounded(kernels.gate(gate_up, "silu"), exact_gate(gate_up, "silu"))
+        and is_rounded(kernels.gate(gate_up, needs.activation), exact_gate(gate_up, needs.activation))
     )
 
 
@@ -193,11 +196,12 @@ def _turns_right(needs: Needs, device: torch.device) -> bool:
     qkv = torch.randn(len(cells), H + 2 * K, D, device=device).to(needs.dtype)
     cos, sin = torch.randn(2, len(cells), 1, D, device=device)
     cached = torch.full((2, K, 3, PAGE_TOKENS, D), 7.0, dtype=needs.dtype, device=device)
-    wide = qkv[:, : H + K].double()
+    norm = TriedNorm(torch.randn(H + K, D, device=device), 1e-5) if needs.qk_norm else None
+    wide = qkv[:, : H + K].double() if norm is None else exact_norm(qkv[:, : H + K], *norm)
     exact = wide * cos + wide.roll(D // 2, dims=-1) * sin
     size = wide.abs() * cos.abs() + wide.roll(D // 2, dims=-1).abs() * sin.abs()
     given = qkv[:, H + K :].clone()
-    TritonRotation()(qkv, cos, sin, cached, cells)
+    TritonRotation()(qkv, cos, sin, cached, cells, norm)
     by_cell = cached.flatten(2, 3)  # (2, K, N, D)
     keys, found = by_cell[:, :, cells].transpose(1, 2)  # (T, K, D) each
     turned = torch.cat((qkv[:, :H], keys), dim=1).double()
