@@ -96,13 +96,13 @@ def _attend_step(
     prefill: PrefillKernel | None,
 ) -> Tensor:
     """Attention of a batch told by slots. Without a kernel for prompts their tokens attend one by one."""
-    attended = q.new_zeros(q.shape)  # what only fills the batch up is of no span
-    by_spans = prefill is not None and prefill.takes(q, cached)
-    seen = batch.seen if by_spans else batch.each_seen
+    if batch.is_short or prefill is None or not prefill.takes(q, cached):
+        attended, seen = q.new_empty(q.shape), batch.each_seen
+    else:
+        attended, seen = q.new_zeros(q.shape), batch.seen  # what only fills the batch up is of no span
+        prefill(q, cached, batch.seen_spans, attended, scoring)
     if len(seen.rows):
         native(q, cached, seen, attended, scoring)
-    if prefill is not None and by_spans and not batch.is_short:
-        prefill(q, cached, batch.seen_spans, attended, scoring)
     return attended
 
 
