@@ -2,12 +2,14 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as GGMLType
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from llama_herd.model.kernels.block_types import SUPPORTED_TYPES
 from llama_herd.model.kernels.dequantize import dequantize
@@ -62,6 +64,28 @@ def test_docs_name_the_types_that_are_read() -> None:
 def test_random_blocks_are_bit_equal_to_gguf(type: GGMLType) -> None:
     for seed in range(20):
         assert_bit_equal(random_blocks(type, seed), type)
+
+
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names = set[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
+def test_numbers_of_a_type_are_sent_to_a_device_once(type: GGMLType) -> None:
+    """A captured step of a GPU may send none."""
+    blocks = torch.from_numpy(random_blocks(type, seed=0))
+    dequantize(blocks, type)
+    with Watch() as watch:
+        dequantize(blocks, type)
+    assert "lift_fresh" not in watch.names
 
 
 @pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)

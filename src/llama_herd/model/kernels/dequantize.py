@@ -64,7 +64,7 @@ def iq1_m(blocks: Tensor) -> Tensor:
     """
     nibbles, words = unpack(blocks[:, 32:48], bits=4, run=1).int(), words16(blocks[:, 48:])
     rows = blocks[:, :32].int() | (nibbles & 7) << 8
-    high = words >> 12 << torch.tensor([0, 4, 8, 12], device=words.device)
+    high = words >> 12 << _constant((0, 4, 8, 12), torch.int64, words.device)
     coarse = high.sum(dim=1, keepdim=True).short().view(torch.float16).float()
     scales = coarse * (fields(words, (0, 3, 6, 9), bits=3).flatten(1) * 2 + 1).float()
     return _shifted(rows, nibbles >> 3, scales)
@@ -96,10 +96,9 @@ def _grid(kind: Any, device: torch.device) -> Tensor:
     return torch.from_numpy(kind.grid).reshape(kind.grid_shape).to(device)
 
 
-@cache
 def _signs(device: torch.device) -> Tensor:
     """Eight signs for each seven: the last one makes their number even."""
-    return torch.tensor(list(quants.IQ2_XXS.ksigns), dtype=torch.uint8, device=device)
+    return _constant(tuple(quants.IQ2_XXS.ksigns), torch.uint8, device)
 
 
 def q2_k(blocks: Tensor) -> Tensor:
@@ -176,7 +175,7 @@ def _digits(packed: Tensor, count: int) -> Tensor:
 
     A byte is a fraction of 256: times a power of 3, without its whole part, its next digit is in front.
     """
-    powers = torch.tensor([3**i for i in range(count)], dtype=torch.uint8, device=packed.device)
+    powers = _constant(tuple(3**i for i in range(count)), torch.uint8, packed.device)
     shifted = packed.unsqueeze(1) * powers.unsqueeze(1)  # wraps: the whole part goes
     return (shifted.int() * 3 >> 8).flatten(1)
 
@@ -242,7 +241,13 @@ def nvfp4(blocks: Tensor) -> Tensor:
 
 
 def _look_up(table: tuple[int, ...], places: Tensor) -> Tensor:
-    return torch.tensor(table, dtype=torch.float32, device=places.device)[places.int()]
+    return _constant(tuple(table), torch.float32, places.device)[places.int()]
+
+
+@cache
+def _constant(numbers: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers where they are needed. They are sent once: a captured step sends nothing."""
+    return torch.tensor(numbers, dtype=dtype, device=device)
 
 
 def dequantize(blocks: Tensor, type: GGMLType) -> Tensor:
@@ -285,7 +290,7 @@ def unpack(packed: Tensor, bits: int, run: int) -> Tensor:
 
 def fields(words: Tensor, offsets: tuple[int, ...], bits: int) -> Tensor:
     """Bit fields of whole numbers (B, words), one from each offset on: (B, words, offsets)."""
-    shifts = torch.tensor(offsets, dtype=words.dtype, device=words.device)
+    shifts = _constant(offsets, words.dtype, words.device)
     values: Tensor = words.unsqueeze(-1) >> shifts & 2**bits - 1
     return values
 
