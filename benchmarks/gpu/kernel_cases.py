@@ -13,8 +13,9 @@ from torch import Tensor
 
 from llama_herd.model.attention_inputs import Scoring, Seen
 from llama_herd.model.kernels.dequantize import dequantize
-from llama_herd.model.kernels.elementwise import exact_gate, exact_norm
+from llama_herd.model.kernels.elementwise import ACTIVATION_NUMBERS, RowKernels, exact_gate, exact_norm
 from llama_herd.model.kernels.gpu.plain import attends_right, is_rounded, multiplies_right
+from llama_herd.model.kernels.rotation import HeadNorm, RotationKernel, TriedNorm
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 
 #: Runs that are timed; their median counts.
@@ -183,16 +184,23 @@ def _rows(device: torch.device, is_small: bool) -> Iterator[Case]:
         x, added = (torch.randn(num_tokens, hidden, device=device).to(dtype) for _ in range(2))
         weight = torch.randn(hidden, device=device)
         gate_up = torch.randn(num_tokens, 2 * ffn, device=device).to(dtype)
-        total = x + added
+        # A sum's own rounding may fall either way where what is added was normalised in float32.
+        own_total, _ = kernels.norm_of_sum(x, added, weight, 1e-5, 1.0, weight)
+        for kind, post_weight, total in (("sum", None, x + added), ("norm, sum", weight, own_total)):
+            add = partial(_normed_sum, kernels, x, added, weight, post_weight)
+            normed = partial(is_rounded, exact=exact_norm(total, weight, 1e-5))
+            yield Case(f"{kind} and norm of {num_tokens} x {hidden}", add, normed, 8 * num_tokens * hidden)
+        for activation in ACTIVATION_NUMBERS:
+            gated = partial(is_rounded, exact=exact_gate(gate_up, activation))
+            run = partial(kernels.gate, gate_up, activation)
+            yield Case(f"{activation} gate of {num_tokens} x {ffn}", run, gated, 6 * num_tokens * ffn)
 
-        def add(x: Tensor = x, added: Tensor = added, weight: Tensor = weight) -> Tensor:
-            return kernels.norm_of_sum(x, added, weight, 1e-5, 1.0)[1]
 
-        normed = partial(is_rounded, exact=exact_norm(total, weight, 1e-5))
-        yield Case(f"sum and norm of {num_tokens} x {hidden}", add, normed, 8 * num_tokens * hidden)
-        gated = partial(is_rounded, exact=exact_gate(gate_up, "silu"))
-        run = partial(kernels.gate, gate_up, "silu")
-        yield Case(f"gate of {num_tokens} x {ffn}", run, gated, 6 * num_tokens * ffn)
+def _normed_sum(
+    kernels: RowKernels, x: Tensor, added: Tensor, weight: Tensor, post_weight: Tensor | None
+) -> Tensor:
+    _, normed = kernels.norm_of_sum(x, added, weight, 1e-5, 1.0, post_weight)
+    return normed
 
 
 def _rotation(device: torch.device, is_small: bool) -> Iterator[Case]:
@@ -204,15 +212,27 @@ def _rotation(device: torch.device, is_small: bool) -> Iterator[Case]:
         angles = torch.rand(num_tokens, 1, D, device=device)
         cached = torch.zeros(2, K, num_tokens, PAGE_TOKENS, D, dtype=dtype, device=device)
         cells = torch.arange(num_tokens, device=device) * PAGE_TOKENS
-        keys = qkv[:, H : H + K].double()
-        exact = keys * angles.cos() + keys.roll(D // 2, dims=-1) * angles.sin()
-        turn = partial(_turned, TritonRotation(), qkv, angles.cos(), angles.sin(), cached, cells)
-        is_right = partial(_is_turned, cells=cells, exact=exact)
-        yield Case(f"{num_tokens} tokens", turn, is_right, 2 * dtype.itemsize * qkv.numel())
+        given = qkv, angles.cos(), angles.sin(), cached, cells
+        for kind, norm in (("", None), (" normalised", TriedNorm(torch.rand(H + K, D, device=device), 1e-5))):
+            keys = qkv[:, H : H + K].double()
+            if norm is not None:
+                keys = exact_norm(keys, norm.weight[H:], norm.eps)
+            exact = keys * angles.cos() + keys.roll(D // 2, dims=-1) * angles.sin()
+            turn = partial(_turned, TritonRotation(), *given, norm)
+            is_right = partial(_is_turned, cells=cells, exact=exact)
+            yield Case(f"{num_tokens} tokens{kind}", turn, is_right, 2 * dtype.itemsize * qkv.numel())
 
 
-def _turned(kernel: Any, qkv: Tensor, cos: Tensor, sin: Tensor, cached: Tensor, cells: Tensor) -> Tensor:
-    kernel(qkv, cos, sin, cached, cells)
+def _turned(
+    kernel: RotationKernel,
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    cached: Tensor,
+    cells: Tensor,
+    norm: HeadNorm | None,
+) -> Tensor:
+    kernel(qkv, cos, sin, cached, cells, norm)
     return cached
 
 

@@ -125,8 +125,6 @@ def turn_and_keep(
 Given = dict[str, Tensor | int | float]
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-#: A row is normalised by one program, which holds it in its registers.
-MAX_COLUMNS = 16_384
 #: Columns that one program gates.
 GATE_COLUMNS = 1_024
 #: Heads that one program turns: with one each, to start programs would take longer than to turn.
@@ -138,7 +136,7 @@ class TritonElementwise:
     """`RowKernels` on a card."""
 
     def takes(self, x: Tensor) -> bool:
-        return x.dim() == 2 and x.dtype in DTYPES and x.is_contiguous() and x.shape[1] <= 2 * MAX_COLUMNS
+        return x.dim() == 2 and x.dtype in DTYPES and x.is_contiguous()
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         y = torch.empty_like(x)
