@@ -47,6 +47,10 @@ class Members(NamedTuple):
     apart: list[int]  # numbers of the rows that are drawn after the graph, at least at first
 
 
+#: Before the first step, and where a slot may be of somebody else now.
+NOBODY = Members([], Drawing(), [])
+
+
 class Drawn(NamedTuple):
     """Drawn tokens and what is told of them, on their way to the host."""
 
@@ -74,14 +78,14 @@ class SlotRunner:
         self._slots = Slots(num_slots, cache.max_length, cache.trash_page, cache.device)
         self.graphs = StepGraphs(llama, cache, self._slots, device, num_slots)
         self._held: dict[int, Held] = {}
-        self._members = Members([], Drawing(), [])
+        self._members = NOBODY
         self._free_buffers = deque(StagingBuffer(device, cache.device) for _ in range(2))
         self._buffer: StagingBuffer | None = None  # of the step that is being launched
 
     @torch.inference_mode()
     def begin(self, sequence: Sequence) -> None:
         buffer = self._open_buffer()
-        self._members = Members([], Drawing(), [])  # one of its slots may be another one now
+        self._members = NOBODY  # one of its slots may be another one now
         self._cache.copy_pages(sequence.copies, buffer.send)
         buffer.send_into(self._slots.words[sequence.slot], self._slots.words_of(sequence))
         self._held[sequence.slot] = Held.of(sequence.sampling_row())
@@ -130,11 +134,13 @@ class SlotRunner:
     def _members_of(self, rows: list[Row]) -> Members:
         slots = [row.sequence.slot for row in rows]
         if slots != self._members.slots:
-            held = [self._held[slot] for slot in slots]
-            drawing = reduce(or_, (one.drawing for one in held), Drawing())
-            apart = [number for number, one in enumerate(held) if one.is_apart]
-            self._members = Members(slots, drawing, apart)
+            apart = [number for number, slot in enumerate(slots) if self._held[slot].is_apart]
+            self._members = Members(slots, self._drawing_of(rows), apart)
         return self._members
+
+    def _drawing_of(self, rows: Rows[Row]) -> Drawing:
+        """All work of the draw of these rows."""
+        return reduce(or_, (self._held[row.sequence.slot].drawing for row in rows), Drawing())
 
     def _scores(self, rows: Rows[Row], hidden: Tensor, buffer: StagingBuffer) -> dict[int, Scores]:
         """Scores of prompts by numbers of rows, on their way to the host. They are the last of `hidden`."""
@@ -163,10 +169,9 @@ class SlotRunner:
         if not numbers:
             return None
         picked, sampled = buffer.send(numbers), [row.sequence.sampling_row() for row in rows]
-        drawing = reduce(or_, (self._held[row.sequence.slot].drawing for row in rows))
         slot_rows = self.graphs.rows(picked)
         ruled = apply_rules(self.graphs.logits[picked], sampled, buffer.send, slot_rows)
-        ids = drawn(ruled.drawn, slot_rows, drawing)
+        ids = drawn(ruled.drawn, slot_rows, self._drawing_of(rows))
         told = Told.if_any(ruled.told, ids, sampled, buffer.send)
         self._slots.settle(slot_rows, slot_rows.next_positions, ids)
         self.graphs.drawn[picked] = ids

@@ -203,13 +203,13 @@ class StepGraphs:
         if prefill.spans:
             buffer.send_into(self._spans, prefill.words(self._slots.trash))
 
-    def rows(self, places: Tensor) -> SlotRows:
+    def rows(self, places: Tensor | slice) -> SlotRows:
         """The given rows of the last step, as they were before their tokens were drawn."""
         return self._slots.rows(self._index[places], self._fields[places])
 
     def undo(self, num_rows: int) -> None:
         """Take back what the last step has done to its slots."""
-        rows = self._slots.rows(self._index[:num_rows], self._fields[:num_rows])
+        rows = self.rows(slice(num_rows))
         self._slots.settle(rows, rows.integers(POSITION), rows.integers(TOKEN))
 
     def _replay(self, key: Key, work: Callable[[], None], num_tokens: int = 0) -> Replay:
@@ -252,7 +252,7 @@ class StepGraphs:
     @torch.inference_mode()
     def _draw(self, num_rows: int, drawing: Drawing) -> None:
         """Head and draw, as they are captured: from `hidden` to slots."""
-        rows = self._slots.rows(self._index[:num_rows], self._fields[:num_rows])
+        rows = self.rows(slice(num_rows))
         logits = self._llama.logits(self.hidden[:num_rows])  # (B, V)
         self.logits[:num_rows] = logits
         if drawing.is_ruled:

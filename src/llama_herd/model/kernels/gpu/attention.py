@@ -6,6 +6,7 @@ Shapes: T tokens of the ragged batch, R of them that attend, H heads, K kv heads
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -200,31 +201,39 @@ def _attending(
 ) -> Launch:
     """The launch that attends sequences into `out`, if `found` is that, or splits into `found`, `sizes`."""
     _, H, D = q.shape
-    keys, values = cached  # (K, pages, PAGE_TOKENS, D) each
-    K, num_splits = len(keys), 1 if found is out else found.shape[2]
-    given = {"q": q, "keys": keys, "values": values, "rows": seen.rows, "num_keys": seen.num_keys}
-    given |= {"tables": seen.tables, "pages": seen.pages, "out": found, "sizes": sizes}
-    strides = {"q_row": q.stride(0), "kv_head": keys.stride(0), "out_row": out.stride(0)}
-    numbers = {"window": scoring.window, "scale": scoring.scale_for(D), "cap": scoring.cap}
-    constants = {
-        "GROUP": H // K,
-        "GROUP_PADDED": max(LEAST_QUERIES, next_power_of_2(H // K)),
-        **padded_head(D),
-        "PAGE": PAGE_TOKENS,
-        "BLOCK": BLOCK_KEYS,
-        "HAS_WINDOW": scoring.window > 0,
-        "HAS_CAP": scoring.cap > 0,
-        "IS_SPLIT": num_splits > 1,
-        "PRECISION": "ieee" if q.dtype is torch.float32 else "tf32",
-    }
+    K, num_splits = cached.shape[1], 1 if found is out else found.shape[2]
+    given, constants = given_to_attend(q, cached, seen, out, scoring)
+    constants |= {"GROUP_PADDED": max(LEAST_QUERIES, next_power_of_2(H // K))}
+    constants |= {"BLOCK": BLOCK_KEYS, "IS_SPLIT": num_splits > 1}
     return Launch(
         attend_split,
         (len(seen.rows), K, num_splits),
-        {**given, **strides, **numbers},
+        {**given, "out": found, "sizes": sizes},
         constants,
         num_warps=8 if q.dtype is torch.float32 and D > 64 else 4,
         num_stages=5 if padded_head(D)["HEAD_PADDED"] * q.itemsize <= 512 else 3,
     )
+
+
+def given_to_attend(
+    q: Tensor, cached: Tensor, seen: Seen, out: Tensor, scoring: Scoring
+) -> tuple[dict[str, Tensor | int | float], dict[str, Any]]:
+    """The arguments and the constants that kernels of attention have in common."""
+    _, H, D = q.shape
+    keys, values = cached  # (K, pages, PAGE_TOKENS, D) each
+    given = {"q": q, "keys": keys, "values": values, "rows": seen.rows, "num_keys": seen.num_keys}
+    given |= {"tables": seen.tables, "pages": seen.pages, "out": out}
+    strides = {"q_row": q.stride(0), "kv_head": keys.stride(0), "out_row": out.stride(0)}
+    numbers = {"window": scoring.window, "scale": scoring.scale_for(D), "cap": scoring.cap}
+    constants = {
+        "GROUP": H // len(keys),
+        **padded_head(D),
+        "PAGE": PAGE_TOKENS,
+        "HAS_WINDOW": scoring.window > 0,
+        "HAS_CAP": scoring.cap > 0,
+        "PRECISION": "ieee" if q.dtype is torch.float32 else "tf32",
+    }
+    return {**given, **strides, **numbers}, constants
 
 
 def _joining(found: Tensor, sizes: Tensor, seen: Seen, out: Tensor) -> Launch:

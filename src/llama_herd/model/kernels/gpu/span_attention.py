@@ -14,9 +14,8 @@ from torch import Tensor
 from triton.language import constexpr
 
 from llama_herd.model.attention_inputs import Scoring, SeenSpans, are_readable
-from llama_herd.model.kernels.gpu.attention import DTYPES, LOG2_E, fold_more, padded_head
+from llama_herd.model.kernels.gpu.attention import DTYPES, LOG2_E, fold_more, given_to_attend
 from llama_herd.model.kernels.gpu.launch import Launch
-from llama_herd.model.pages import PAGE_TOKENS
 
 #: The score of a key that a token does not see: so small that its weight is gone once a real one is met.
 UNSEEN = constexpr(-1e30)
@@ -113,31 +112,14 @@ class TritonSpanAttention:
 
 def attending(q: Tensor, cached: Tensor, spans: SeenSpans, out: Tensor, scoring: Scoring) -> Launch:
     """The launch that attends spans into `out`."""
-    _, H, D = q.shape
-    keys, values = cached  # (K, pages, PAGE_TOKENS, D) each
-    head = padded_head(D)
-    head_bytes = head["HEAD_PADDED"] * q.itemsize * (2 if q.dtype is torch.float32 else 1)
+    given, constants = given_to_attend(q, cached, spans.first, out, scoring)
+    head_bytes = constants["HEAD_PADDED"] * q.itemsize * (2 if q.dtype is torch.float32 else 1)
     tile, block = next(sizes for most, sizes in TILES.items() if head_bytes <= most or most == max(TILES))
-    first = spans.first
-    given = {"q": q, "keys": keys, "values": values, "rows": first.rows, "num_keys": first.num_keys}
-    given |= {"tables": first.tables, "pages": first.pages, "num_tokens": spans.num_tokens, "out": out}
-    strides = {"q_row": q.stride(0), "kv_head": keys.stride(0), "out_row": out.stride(0)}
-    numbers = {"window": scoring.window, "scale": scoring.scale_for(D), "cap": scoring.cap}
-    constants = {
-        "GROUP": H // len(keys),
-        **head,
-        "PAGE": PAGE_TOKENS,
-        "TILE": tile,
-        "BLOCK": block,
-        "HAS_WINDOW": scoring.window > 0,
-        "HAS_CAP": scoring.cap > 0,
-        "PRECISION": "ieee" if q.dtype is torch.float32 else "tf32",
-    }
     return Launch(
         attend_spans,
-        (len(spans.num_tokens), H, triton.cdiv(spans.max_tokens, tile)),
-        {**given, **strides, **numbers},
-        constants,
+        (len(spans.num_tokens), q.shape[1], triton.cdiv(spans.max_tokens, tile)),
+        {**given, "num_tokens": spans.num_tokens},
+        {**constants, "TILE": tile, "BLOCK": block},
         num_warps=8 if q.dtype is torch.float32 else 4,
         num_stages=2,
     )
