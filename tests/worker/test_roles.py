@@ -31,8 +31,8 @@ SHORT: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 2}}
 LONG: dict[str, Any] = {"prompt": "a", "sampling": {"max_tokens": 4096}}
 
 #: What is refused without harm: redis-py tells its name, a subscriber looks for the record of a job that has
-#: said nothing, a producer tries to load scripts.
-EXPECTED = {"client", "hmget", "script"}
+#: said nothing, and for the time, by which the job may be late; a producer tries to load scripts.
+EXPECTED = {"client", "hmget", "time", "script"}
 
 ClientOf = Callable[[Role], Client]
 TENANTS = ("default", "acme")

@@ -122,6 +122,7 @@ def test_each_list_has_its_own_front(herd: Herd) -> None:
         submit(herd, f"job-{priority}", priority)
     assert sweep(herd) == Swept()
     herd.redis.delete(QUEUE + LOW)
+    assert sweep(herd) == Swept()  # its messages may be on their way to a claim
     assert sorted(sweep(herd).jobs) == ["lost", "patient"]
     assert depths(herd) == {URGENT: 1, NORMAL: 1, LOW: 2}
 

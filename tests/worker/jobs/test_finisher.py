@@ -325,6 +325,7 @@ def test_results_that_redis_has_no_room_for_are_offered_until_it_has(
     for job in jobs:
         ended(herd, job.job_id, "length")
     finisher = Finisher(redis)
+    redis.config_resetstat()
     try:
         settle_later = Thread(target=settle_together, args=(finisher, tenancy, jobs[0], jobs[1:]))
         settle_later.start()
