@@ -59,6 +59,15 @@ def test_one_look_is_enough_for_who_comes_again_and_again(client: Client, herd: 
     assert (client.job("b").state, last_of(herd, "b").finish_reason) == ("failed", "deadline")
 
 
+def leave_late(herd: Herd) -> None:
+    """A job that has begun, whose deadline is over and whose worker is silent."""
+    herd.submit("a", JOB.model_copy(update={"deadline_ms": 2**52}))
+    herd.claim("a")
+    herd.emit("one", started("a"), token("a", 2, 0))
+    herd.redis.hset(herd.ledger.job_key("a"), "deadline_ms", 1)
+    herd.fall_silent("a")
+
+
 @pytest.mark.parametrize("is_begun", [False, True])
 def test_readers_of_one_loop_end_it_too(redis_url: str, herd: Herd, *, is_begun: bool) -> None:
     """Their look is one for all, and what it asks says nothing of deadlines."""
@@ -94,11 +103,7 @@ def test_a_job_that_readers_of_one_loop_have_waited_for_ends_too(redis_url: str,
 
 
 def test_what_a_dead_worker_has_left_ends_with_its_text(client: Client, herd: Herd) -> None:
-    herd.submit("a", JOB.model_copy(update={"deadline_ms": 2**52}))
-    herd.claim("a")
-    herd.emit("one", started("a"), token("a", 2, 0))
-    herd.redis.hset(herd.ledger.job_key("a"), "deadline_ms", 1)
-    herd.fall_silent("a")
+    leave_late(herd)
     result = client.result("a", timeout_s=PATIENCE_S)
     assert (result.finish_reason, result.text, result.worker) == ("deadline", "<2.1>", "w")
     assert herd.kinds("one", token("a", 3, 1)) == ["fenced"]
@@ -106,11 +111,7 @@ def test_what_a_dead_worker_has_left_ends_with_its_text(client: Client, herd: He
 
 def test_a_worker_that_has_it_ends_it(client: Client, herd: Herd) -> None:
     """Also a worker that had lost Redis: it has the time from one look to the next."""
-    herd.submit("a", JOB.model_copy(update={"deadline_ms": 2**52}))
-    herd.claim("a")
-    herd.emit("one", started("a"), token("a", 2, 0))
-    herd.redis.hset(herd.ledger.job_key("a"), "deadline_ms", 1)
-    herd.fall_silent("a")
+    leave_late(herd)
     with pytest.raises(TimeoutError):
         client.result("a", timeout_s=0)
     herd.renew("a", "one")
