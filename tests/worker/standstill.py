@@ -20,6 +20,7 @@ from llama_herd.tasks.generate import generate
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.queue_channel import QueueChannel
+from llama_herd.worker.broker.result_backend import ResultValue
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -81,10 +82,12 @@ def load_unless_held(
     return load(settings, device, on_progress)
 
 
-def settle_unless_held(delivery: Delivery, outcome: Result, *life_s: int | None, **options: bool) -> None:
+def settle_unless_held(
+    delivery: Delivery, outcome: Result, *life_s: int | None, **options: bool
+) -> ResultValue:
     while (FOLDER / "finisher").exists():
         sleep(0.01)
-    settle(delivery, outcome, *life_s, **options)
+    return settle(delivery, outcome, *life_s, **options)
 
 
 generate.rate_limit = os.environ.get("STANDSTILL_RATE")

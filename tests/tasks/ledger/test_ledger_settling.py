@@ -1,6 +1,10 @@
 """One of all who have a message of a job that has ended tells Celery of it, and so sends its links."""
 
+from collections.abc import Iterator
+
 import pytest
+from redis.client import PubSub
+from redis.exceptions import OutOfMemoryError
 
 from llama_herd.tasks.ledger.answers import Busy, Settled, Settling
 from llama_herd.tasks.ledger.redis_call import run_call
@@ -72,3 +76,58 @@ def test_of_a_job_that_is_purged_nothing_is_told(ended: Herd) -> None:
     run_call(ended.redis, ended.ledger.purge("a"))
     assert ask(ended, "first") == Settled()
     assert ended.redis.hgetall(ended.ledger.job_key("a")) == {b"state": b"purged", b"ended_ms": ended_ms}
+
+
+@pytest.fixture
+def heard(ended: Herd) -> Iterator[PubSub]:
+    """A client that waits for the job's result, as Celery's do."""
+    with ended.redis.pubsub(ignore_subscribe_messages=True) as heard:
+        heard.subscribe(ended.ledger.result_key("a"))
+        assert heard.get_message(timeout=10) is None  # it has subscribed
+        yield heard
+
+
+def settle(herd: Herd) -> bool:
+    return run_call(herd.redis, herd.ledger.settle("a", b"a tale", 60))
+
+
+def last_word(herd: Herd, heard: PubSub) -> list[bytes]:
+    """What was announced until now."""
+    key = herd.ledger.result_key("a")
+    herd.redis.publish(key, b"nothing more")
+    return list(iter(lambda: heard.get_message(timeout=10)["data"], b"nothing more"))
+
+
+@pytest.mark.parametrize("num_times", [1, 3])
+def test_a_result_is_announced_once_however_often_it_is_offered(
+    ended: Herd, heard: PubSub, num_times: int
+) -> None:
+    assert [settle(ended) for _ in range(num_times)] == [False] * num_times
+    key = ended.ledger.result_key("a")
+    assert (ended.redis.get(key), 0 < ended.redis.ttl(key) <= 60) == (b"a tale", True)
+    assert last_word(ended, heard) == [b"a tale"]
+    assert ask(ended, "another") == Settled()
+
+
+def test_a_result_that_a_full_redis_does_not_take_is_not_announced(ended: Herd, heard: PubSub) -> None:
+    ended.redis.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(OutOfMemoryError):
+            settle(ended)
+    finally:
+        ended.redis.config_set("maxmemory", 0)
+    assert last_word(ended, heard) == []
+    assert ask(ended, "another") == Settling()
+
+
+@pytest.mark.parametrize("then", ["purged", "submitted again"])
+def test_a_job_that_is_no_longer_the_one_that_ended_gets_no_result(
+    ended: Herd, heard: PubSub, then: str
+) -> None:
+    run_call(ended.redis, ended.ledger.purge("a"))
+    if then == "submitted again":
+        ended.redis.delete(ended.ledger.job_key("a"))
+        ended.submit("a")
+    assert settle(ended) == (then == "purged")
+    assert not ended.redis.exists(ended.ledger.result_key("a"))
+    assert last_word(ended, heard) == []

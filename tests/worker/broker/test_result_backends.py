@@ -9,7 +9,7 @@ from redis import Connection, ConnectionError, Redis, TimeoutError
 from llama_herd.errors import SettingsError
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run_calls
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.celery_config import insist_on_results
 from llama_herd.worker.broker.result_backend import ResultBackend, is_remote, settling
@@ -54,9 +54,9 @@ def test_only_a_success_of_the_job_that_is_being_settled_is_stored_without_a_loo
     for task_id in ("settled", "another"):
         app.backend.store_result(task_id, "first", "SUCCESS")
     redis.config_resetstat()
-    with settling("settled", 500) as writes:
+    with settling("settled", 500) as now:
         app.backend.store_result("settled", "second", "SUCCESS")
-        run_calls(redis, writes)
+        run_call(redis, Ledger().settle("settled", *now.result))
         assert "cmdstat_get" not in redis.info("commandstats")
         app.backend.store_result("another", "second", "SUCCESS")
         app.backend.store_result("settled", ValueError("of a link"), "FAILURE")

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.broker.result_backend import NO_VALUE, ResultValue
 
 
 class SentMessage(Delivery):
@@ -20,8 +21,9 @@ class SentMessage(Delivery):
     def start(self) -> None:
         """Celery is not told."""
 
-    def settle(self, *_: object, has_sent_links: bool = False) -> None:
+    def settle(self, *_: object, has_sent_links: bool = False) -> ResultValue:
         """Celery is not told of the end either."""
+        return NO_VALUE
 
     def close(self) -> None:
         self.num_done += 1

@@ -1,6 +1,6 @@
 """What Celery stores of a job is what its stream says, and nothing once the job is purged."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from threading import Event, Thread
 from time import monotonic
 from typing import Any
@@ -18,13 +18,13 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.generate import run_tracer, store_failure
 from llama_herd.tasks.ledger.answers import Settled, Settling
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
+from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import FinishReason
 from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.delivery import Delivery
-from llama_herd.worker.broker.result_backend import settling
+from llama_herd.worker.broker.result_backend import ResultValue, settling
 from llama_herd.worker.jobs.finisher import Finisher
 from llama_herd.worker.jobs.tenancy import Tenancy
 from tests.chaos.harness.patience import wait_until
@@ -77,19 +77,20 @@ class Told(Delivery):
         self._app, self._id = app, job_id
         self._args = (None, None, {"ignore_result": ignores})
         self.told: list[str] = []
-        self.on_told: Callable[[], None] = lambda: None
 
     @property
     def job_id(self) -> str:
         return self._id
 
-    def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
-        with settling(self._id, life_s) as self.writes:
+    def settle(
+        self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False
+    ) -> ResultValue:
+        with settling(self._id, life_s) as now:
             run_tracer(self._app.tasks[TASK_NAME], {"id": self._id, "delivery_info": {}}, None, outcome)
+        return now.result
 
     def close(self) -> None:
         self.told.append("settled")
-        self.on_told()
 
     def fail(self, error: GenerationError) -> None:
         store_failure(self._id, error, self._app.backend)
@@ -132,20 +133,25 @@ def test_a_job_whose_id_is_another_ones_by_now_takes_nothing_from_that(
 ) -> None:
     """It has lived no longer than this finisher was slow: before it asked, or after that."""
     ended(herd, "again", "length")
-    delivery = Told(worker_app, "again")
 
     def begin_anew() -> None:
         herd.redis.delete(herd.ledger.job_key("again"), herd.ledger.events_key("again"))
         herd.submit("again")
 
+    class Late(Told):
+        def settle(
+            self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False
+        ) -> ResultValue:
+            begin_anew()
+            return super().settle(outcome, life_s, has_sent_links=has_sent_links)
+
     if is_early:
         begin_anew()
-    else:
-        delivery.on_told = begin_anew
+    delivery = (Told if is_early else Late)(worker_app, "again")
     finisher.settle(tenancy, "again", [delivery])
     finisher.stop()
     assert delivery.told == (["acked"] if is_early else ["settled"])
-    assert worker_app.backend.get_state("again") == ("PENDING" if is_early else "SUCCESS")
+    assert worker_app.backend.get_state("again") == "PENDING"
     herd.claimed("again")
     herd.emit("one", started("again"), end("again", 2, 0))
     assert run_call(herd.redis, herd.ledger.settling("again", "another", 1000)) == Settling()
@@ -174,22 +180,28 @@ class PurgedMeanwhile(Told):
 
     client: Client
 
-    def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
+    def settle(
+        self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False
+    ) -> ResultValue:
         self.client.purge(outcome.job)
-        super().settle(outcome, life_s, has_sent_links=has_sent_links)
+        return super().settle(outcome, life_s, has_sent_links=has_sent_links)
 
 
-def test_a_result_that_is_stored_in_the_instant_of_a_purge_is_forgotten(
-    herd: Herd, finisher: Finisher, worker_app: Celery, redis_url: str, tenancy: Tenancy
+@pytest.mark.parametrize("finish_reason", ["length", "deadline"])
+def test_nothing_is_left_of_a_result_in_the_instant_of_a_purge(
+    herd: Herd,
+    finisher: Finisher,
+    worker_app: Celery,
+    redis_url: str,
+    tenancy: Tenancy,
+    finish_reason: FinishReason,
 ) -> None:
-    ended(herd, "purged", "length")
+    ended(herd, "purged", finish_reason)
     delivery = PurgedMeanwhile(worker_app, "purged")
-    stored: list[int] = []
-    delivery.on_told = lambda: stored.append(herd.redis.exists(herd.ledger.result_key("purged")))
     with Client(redis_url) as delivery.client:
         finisher.settle(tenancy, "purged", [delivery])
         finisher.stop()
-    assert stored == [1]
+    assert delivery.told == ["settled"]
     assert not herd.redis.exists(herd.ledger.result_key("purged"))
 
 
@@ -200,10 +212,12 @@ class Slow(Told):
         super().__init__(app, job_id)
         self.has_begun, self.may_go_on = Event(), Event()
 
-    def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
+    def settle(
+        self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False
+    ) -> ResultValue:
         self.has_begun.set()
         self.may_go_on.wait()
-        super().settle(outcome, life_s, has_sent_links=has_sent_links)
+        return super().settle(outcome, life_s, has_sent_links=has_sent_links)
 
 
 class RoundTrips(Redis):
@@ -247,7 +261,7 @@ def test_jobs_that_end_together_cost_as_many_round_trips_as_one(
     with RoundTrips.from_url(redis_url) as redis:
         settle_together(Finisher(redis), tenancy, first, others)
     assert {worker_app.backend.get_state(name) for name in names} == {"SUCCESS"}
-    assert redis.num == 3 + 3
+    assert redis.num == 2 + 2
 
 
 @pytest.mark.parametrize("num", [1, 8])
@@ -295,9 +309,11 @@ def test_jobs_that_end_together_have_no_part_in_each_others_trouble(
 class Refused(Told):
     """Redis does not take its result."""
 
-    def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
-        super().settle(outcome, life_s, has_sent_links=has_sent_links)
-        self.writes = [RedisCall("SET", one.keys, (*one.args, "BAD"), one.parse) for one in self.writes]
+    def settle(
+        self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False
+    ) -> ResultValue:
+        result = super().settle(outcome, life_s, has_sent_links=has_sent_links)
+        return result._replace(life_s=2**60)
 
 
 def test_a_result_that_redis_refuses_is_no_trouble_of_the_others_beside_it(
@@ -317,9 +333,11 @@ def test_results_that_redis_has_no_room_for_are_offered_until_it_has(
     herd: Herd, redis: Redis, worker_app: Celery, tenancy: Tenancy, one_thread: None
 ) -> None:
     class LastOfRoom(Told):
-        def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
-            super().settle(outcome, life_s, has_sent_links=has_sent_links)
+        def settle(
+            self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False
+        ) -> ResultValue:
             redis.config_set("maxmemory", 1)
+            return super().settle(outcome, life_s, has_sent_links=has_sent_links)
 
     jobs = [Slow(worker_app, "first"), Told(worker_app, "second"), LastOfRoom(worker_app, "third")]
     for job in jobs:

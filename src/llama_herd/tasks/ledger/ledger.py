@@ -241,10 +241,13 @@ class Ledger(JobReads):
         """Ask to be the one who tells Celery how the job ended, for `for_ms`. Asking again prolongs it."""
         return call(_SETTLING, read_settling, job=self.job_key(job_id), caller=by, for_ms=for_ms)
 
-    def settle(self, job_id: str, *, is_elsewhere: bool = False) -> RedisCall[bool]:
+    def settle(
+        self, job_id: str, value: bytes = b"", life_s: int = 0, *, is_elsewhere: bool = False
+    ) -> RedisCall[bool]:
         """Note that Celery has result and links of the job: nothing is owed of it from then on.
 
-        is_elsewhere: the result is in another Redis. Answers whether the job was purged meanwhile.
+        value: the result, to be stored for life_s (0: for ever) and announced; empty: there is none, or it is
+        stored. is_elsewhere: in another Redis. Answers whether the job was purged meanwhile.
         """
         return call(
             _SETTLE,
@@ -252,6 +255,8 @@ class Ledger(JobReads):
             **self._debt(job_id),
             result=self.result_key(job_id),
             is_elsewhere=int(is_elsewhere),
+            value=value,
+            life_s=life_s,
         )
 
     def result_life_s(self, keep_s: int | None, result: Result) -> int | None:

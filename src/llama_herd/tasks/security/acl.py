@@ -82,8 +82,8 @@ _OPERATE = command_names(
     """LLEN LRANGE LREM ZCARD ZSCORE ZMSCORE ZREM ZRANGE HGET HMGET HGETALL HSCAN HDEL
     XLEN XRANGE XREVRANGE XREAD XDEL GET MGET DEL"""
 )
-#: Scripts of workers take messages by it; no other script does.
-_TAKE = command_names("RPOP")
+#: Scripts of workers take messages and store results by these; no other script has them.
+_OF_WORKERS = command_names("RPOP SET")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -134,7 +134,7 @@ class Acl:
                 return self._everything(_CONSUME)
             case Role.OPERATOR:
                 rights = self._everything(_OPERATE | WAIT) + self._pausing
-                return replace(rights, commands=rights.commands - _TAKE)
+                return replace(rights, commands=rights.commands - _OF_WORKERS)
             case Role.GATEWAY:
                 return self._gateway
             case Role.GATEKEEPER:

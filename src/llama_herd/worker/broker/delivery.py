@@ -2,7 +2,7 @@
 
 import os
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
@@ -18,7 +18,7 @@ from llama_herd.tasks.protocol.message import job_task_of, trace_id_of
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.broker.message_json import UnreadableJson, read_json
 from llama_herd.worker.broker.request import ENDED
-from llama_herd.worker.broker.result_backend import Write, is_remote, settling
+from llama_herd.worker.broker.result_backend import ResultValue, is_remote, settling
 from llama_herd.worker.broker.task_message import TaskMessage
 from llama_herd.worker.engine.interface import Abort
 
@@ -32,9 +32,6 @@ class Delivery:
     Exactly one of these is called: `settle` and then `close` (the job is over), `acknowledge` (another
     delivery of the job is settled) or `let_go` (the message belongs to another worker now).
     """
-
-    #: What is still to be written of the result of a job that is settled.
-    writes: Sequence[Write] = ()
 
     def __init__(
         self,
@@ -100,18 +97,21 @@ class Delivery:
         self._accepted_s = monotonic()
         self._call_soon(self._announce)
 
-    def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
+    def settle(
+        self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False
+    ) -> ResultValue:
         """Run Celery's own tracer for the finished job: result, links, chains and signals.
 
         life_s: how long the result is kept; None: as Celery's app says. has_sent_links: links and chains are
-        left out. Runs on a finisher thread, since the result backend answers over the network. Once the
-        `writes` are made, `close` is called.
+        left out. Runs on a finisher thread, since the result backend answers over the network. Returns what
+        is still to be stored; once it is, `close` is called.
         """
         embed = _without_links(self.message.embed) if has_sent_links else self.message.embed
-        with settling(self.job_id, life_s) as self.writes:
+        with settling(self.job_id, life_s) as now:
             failed, value = run_tracer(self._request.task, self.headers, embed, outcome)
         if outcome.finish_reason != "cancelled":
             self._traced = failed, value, monotonic() - (self._accepted_s or monotonic())
+        return now.result
 
     def close(self) -> None:
         """Ack the message of a job that is settled."""
@@ -166,8 +166,6 @@ class Delivery:
 class Debt:
     """An ended job of which Celery is still to be told, though no worker has its message."""
 
-    writes: Sequence[Write] = ()
-
     def __init__(self, app: Celery, job_id: str, envelope: bytes) -> None:
         """`envelope`: the message in the job's record, which has its links; empty: none."""
         self.job_id = job_id
@@ -179,11 +177,14 @@ class Debt:
         """The id of the sender's trace, if the message names one."""
         return trace_id_of(self._headers)
 
-    def settle(self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False) -> None:
+    def settle(
+        self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False
+    ) -> ResultValue:
         """Run Celery's own tracer, as `Delivery.settle` does."""
         embed = _without_links(self._embed) if has_sent_links else self._embed
-        with settling(self.job_id, life_s) as self.writes:
+        with settling(self.job_id, life_s) as now:
             run_tracer(self._task, self._headers, embed, outcome)
+        return now.result
 
     def close(self) -> None:
         """Do nothing: there is no message here."""

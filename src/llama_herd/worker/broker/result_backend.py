@@ -4,9 +4,10 @@ Celery judges errors by type alone, and would retry for ever what Redis will nev
 results' own does not take is not retried here, but owed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import structlog
@@ -23,7 +24,6 @@ from llama_herd.errors import GenerationError
 from llama_herd.ops.logs import error_name
 from llama_herd.tasks.connection.broken_connections import LARGE_BYTES, BrokenConnections
 from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
-from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.worker.broker.chord_claims import ChordClaims
 from llama_herd.worker.broker.result_server import RESULT_SERVER, ResultsAway, ResultServer
 from llama_herd.worker.insisting import insist
@@ -119,34 +119,39 @@ class OnePool:
         return self._pools[name]
 
 
-#: A call that writes a result, or announces it.
-Write = RedisCall[None]
+class ResultValue(NamedTuple):
+    """A result as Celery stores it, and for how long; 0: for ever."""
+
+    value: bytes = b""
+    life_s: int = 0
 
 
-class Settling(NamedTuple):
+#: Of a job whose result nobody wants, or is stored.
+NO_VALUE = ResultValue()
+
+
+@dataclass
+class Settling:
     """The job that a thread settles, and for how long its result is kept; None: as Celery's app says.
 
-    writes: of its result, for who settles it, who makes them together with those of other jobs.
+    result: what who settles it is to store, with the note that it is settled.
     """
 
     job_id: str
     life_s: int | None
-    writes: list[Write]
+    result: ResultValue = NO_VALUE
 
 
 _SETTLING: ContextVar[Settling | None] = ContextVar("settling", default=None)
 
 
 @contextmanager
-def settling(job_id: str, life_s: int | None) -> Iterator[Sequence[Write]]:
-    """Within it nobody else settles the job, and what is stored lives for so long. Chords do not.
-
-    Yields what is still to be written once the block has ended.
-    """
-    now = Settling(job_id, life_s, [])
+def settling(job_id: str, life_s: int | None) -> Iterator[Settling]:
+    """Within it nobody else settles the job, and what is stored lives for so long. Chords do not."""
+    now = Settling(job_id, life_s)
     token = _SETTLING.set(now)
     try:
-        yield now.writes
+        yield now
     finally:
         _SETTLING.reset(token)
 
@@ -183,10 +188,7 @@ class ResultBackend(OnePool, ChordClaims, RedisBackend):  # type: ignore[misc]
         if is_remote(self) or len(value) >= LARGE_BYTES or (request and request.chord):
             self._set_with_state(key, value, state)
         else:
-            life_s = now.life_s or self.expires
-            lives = ("EX", int(life_s)) if life_s else ()
-            now.writes.append(RedisCall("SET", (key.decode(),), (value, *lives), lambda _: None))
-            now.writes.append(RedisCall("PUBLISH", (key.decode(),), (value,), lambda _: None))
+            now.result = ResultValue(value, int(now.life_s or self.expires or 0))
         return result
 
     def _set(self, key: str, value: bytes, *expires: int | None) -> None:

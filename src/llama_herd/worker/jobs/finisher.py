@@ -24,7 +24,7 @@ from llama_herd.tasks.ledger.redis_call import RedisCall, raise_if_error, run_ca
 from llama_herd.tasks.protocol.events import Event, Timings
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.broker.delivery import Debt, Delivery
-from llama_herd.worker.broker.result_backend import storing_error
+from llama_herd.worker.broker.result_backend import NO_VALUE, ResultValue, storing_error
 from llama_herd.worker.broker.result_server import RESULT_SERVER, ResultsAway
 from llama_herd.worker.insisting import Stopped, insist, lasting
 from llama_herd.worker.jobs.tenancy import Tenancy
@@ -72,10 +72,9 @@ class Settlement(NamedTuple):
         """The call that asks whether it may be settled here, and reports that this goes on."""
         return self.tenancy.ledger.settling(self.job_id, self.token, SETTLING_MS)
 
-    @property
-    def note(self) -> RedisCall[bool]:
-        """The call that notes that it is settled; it answers whether the job was purged."""
-        return self.tenancy.settle(self.job_id)
+    def note(self, result: ResultValue = NO_VALUE) -> RedisCall[bool]:
+        """The call that stores a result and notes that all is settled. Answers whether it was purged."""
+        return self.tenancy.settle(self.job_id, result)
 
 
 class Begun(NamedTuple):
@@ -181,29 +180,28 @@ class Finisher:
 
         No message is acknowledged before Celery knows how the job ended, or that is owed or cannot be.
         """
-        told, stored = list[Settlement](), list[Settlement]()
+        told, notes = list[Settlement](), list[RedisCall[bool]]()
         try:
-            for settlement, begun in self._of_each(self._begin, lot):
-                if self._apart(settlement, partial(self._tell, settlement, begun)):
+            for settlement, begun in self._of_each(lot, partial(self._begin, lot)):
+                note = self._apart(settlement, partial(self._tell, settlement, begun))
+                if note is not None:
                     told.append(settlement)
+                    notes.append(note)
                 self._num_in_hand[number] -= 1
                 self._num_answered[number] += 1
-            for settlement, answer in self._of_each(self._store, told):
-                if self._apart(settlement, partial(self._finish, settlement, answer)):
-                    stored.append(settlement)
-            for settlement, is_purged in self._of_each(self._note_settled, stored):
+            for settlement, is_purged in self._of_each(told, partial(self._note_settled, notes)):
                 self._apart(settlement, partial(self._close, settlement, is_purged))
         finally:
             for settlement in lot:
                 self._settling.pop(settlement.token, None)
 
     def _of_each(
-        self, ask: Callable[[Rows[Settlement]], Rows[T | Exception]], lot: Rows[Settlement]
+        self, lot: Rows[Settlement], ask: Callable[[], Rows[T | Exception]]
     ) -> Iterator[tuple[Settlement, T | Exception]]:
         """Each job with its answer; an error that will not pass by itself is the answer for all of them."""
         answers: Rows[T | Exception]
         try:
-            answers = self._insist(ask, lot)
+            answers = self._insist(ask)
         except Stopped:
             raise
         except Exception as error:
@@ -254,8 +252,8 @@ class Finisher:
         log.info("job's result is owed")
         _acknowledge(deliveries)
 
-    def _tell(self, settlement: Settlement, begun: Begun | Exception) -> bool:
-        """Run Celery's tracer with the job's outcome. False: nothing is, or need be, stored of that."""
+    def _tell(self, settlement: Settlement, begun: Begun | Exception) -> RedisCall[bool] | None:
+        """Run Celery's tracer with the job's outcome. Returns the call that notes this, if it is ours."""
         tenancy, job_id, deliveries, *_ = settlement
         match begun:
             case Exception():
@@ -263,35 +261,19 @@ class Finisher:
             case Begun(Settled()):
                 if isinstance(deliveries[0], Debt):
                     self._insist(self._delete_if_purged, tenancy, job_id)
-                    self._insist(run_call, self._redis, settlement.note)
+                    self._insist(run_call, self._redis, settlement.note())
                 _acknowledge(deliveries)
-                return False
+                return None
             case Begun(Busy(remaining_ms)):
                 self._later.append((monotonic() + remaining_ms / 1000, settlement))
-                return False
+                return None
             case Begun(Settling(keep_s, has_sent_links), first):
                 pass
         outcome = _outcome(self._insist(lambda: list(tenancy.reader.events(job_id, first))))
         life_s = tenancy.ledger.result_life_s(keep_s, outcome)
-        self._insist(deliveries[0].settle, outcome, life_s, has_sent_links=has_sent_links)
+        result = self._insist(deliveries[0].settle, outcome, life_s, has_sent_links=has_sent_links)
         _log_end(outcome, settlement.line.get("attempt"))
-        return True
-
-    def _store(self, lot: Rows[Settlement]) -> list[ResponseError | None]:
-        """Write the results of some jobs. Returns of each the error, if Redis refuses it."""
-        writes = [(number, write) for number, one in enumerate(lot) for write in one.deliveries[0].writes]
-        errors: list[ResponseError | None] = [None] * len(lot)
-        answers = lasting(run_calls(self._redis, [write for _, write in writes])) if writes else []
-        for (number, _), answer in zip(writes, answers, strict=True):
-            errors[number] = errors[number] or answer
-        return errors
-
-    def _finish(self, settlement: Settlement, error: Exception | None) -> bool:
-        """Have the message acknowledged of a job whose result is stored."""
-        if error is not None:
-            raise error
-        settlement.deliveries[0].close()
-        return True
+        return settlement.note(result)
 
     def _fail(self, settlement: Settlement, error: BaseException) -> None:
         """Store that the job's result cannot be stored: clients that wait for it would wait for ever."""
@@ -304,7 +286,7 @@ class Finisher:
         try:
             for delivery in deliveries[:1]:
                 self._insist(delivery.fail, refused)
-                (is_purged,) = self._insist(self._note_settled, [settlement])
+                (is_purged,) = self._insist(self._note_settled, [settlement.note()])
                 if raise_if_error(is_purged):
                     self._insist(_delete_result, settlement.tenancy, settlement.job_id)
         except Stopped:
@@ -321,17 +303,19 @@ class Finisher:
         if run_call(self._redis, tenancy.ledger.is_purged(job_id)):
             _delete_result(tenancy, job_id)
 
-    def _note_settled(self, told: Rows[Settlement]) -> list[bool | ResponseError]:
-        """Note that later messages of these jobs need nothing. Returns of each whether it was purged."""
-        return lasting(run_calls(self._redis, [one.note for one in told]))
+    def _note_settled(self, notes: Rows[RedisCall[bool]]) -> list[bool | ResponseError]:
+        """Store results, and note that later messages of these jobs need nothing. Of each: was it purged?"""
+        return lasting(run_calls(self._redis, notes))
 
     def _close(self, settlement: Settlement, is_purged: bool | Exception) -> None:
-        """Forget the result of a purged job: ours may have been stored just after the purge."""
+        """Have the messages acknowledged of a job whose result is stored."""
         if isinstance(is_purged, Exception):
             raise is_purged
-        if is_purged:
+        if is_purged:  # a failure, or a result in another Redis, may have been stored just after the purge
             self._insist(_delete_result, settlement.tenancy, settlement.job_id)
-        _acknowledge(settlement.deliveries[1:])
+        first, *others = settlement.deliveries
+        first.close()
+        _acknowledge(others)
 
 
 def _acknowledge(deliveries: Rows[Delivery | Debt]) -> None:

@@ -23,6 +23,7 @@ from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.worker.broker import celery_config
 from llama_herd.worker.broker.delivery import Delivery
+from llama_herd.worker.broker.result_backend import NO_VALUE, ResultValue
 from llama_herd.worker.engine.interface import NewTokens, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor
@@ -241,9 +242,9 @@ class Tenancy:
             error=failure,
         )
 
-    def settle(self, job_id: str) -> RedisCall[bool]:
-        """The call that notes that Celery knows how a job ended; it answers whether the job was purged."""
-        return self.ledger.settle(job_id, is_elsewhere=self._has_results_elsewhere)
+    def settle(self, job_id: str, result: ResultValue = NO_VALUE) -> RedisCall[bool]:
+        """The call that tells Celery how a job ended, and notes it; it answers whether the job was purged."""
+        return self.ledger.settle(job_id, *result, is_elsewhere=self._has_results_elsewhere)
 
     @cached_property
     def _has_results_elsewhere(self) -> bool:

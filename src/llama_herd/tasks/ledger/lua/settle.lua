@@ -1,13 +1,22 @@
--- SETTLE: note that Celery has the job's result and its links are sent. Nothing is left to do for later messages. From then
--- on a job that was owed is kept for as long as it still was when it was first owed.
+-- SETTLE: store the job's result for Celery and announce it, as Celery does, and note that this is done and its links are
+-- sent. Nothing is left to do for later messages. From then on a job that was owed is kept for as long as it still was when
+-- it was first owed.
 -- needs: kept
 -- keys: job, events, owed, untold, kept, result (Celery's)
--- args: id, is_elsewhere (1: the result is in another Redis)
--- Answers: settled | purged (the result is to be deleted) | unknown (the record has expired, or is another job's)
+-- args: id, is_elsewhere (1: the result is in another Redis), value (the result; empty: none, or it is stored), life_s#
+--   (of the result; 0: for ever)
+-- Answers: settled | purged (a result that was stored before is to be deleted) | unknown (the record has expired, or is
+-- another job's, which gets no result)
+local state, life_ms, is_settled = unpack(redis.call('HMGET', key.job, 'state', 'life_ms', 'settled'))
+local is_others = state == 'queued' or state == 'running'
+-- A full Redis refuses this, and then nothing is noted.
+if value ~= '' and not (is_others or is_settled or state == 'purged') then
+  redis.call('SET', key.result, value, unpack(life_s > 0 and {'EX', life_s} or {}))
+  redis.call('PUBLISH', key.result, value)
+end
 redis.call('ZREM', key.owed, id)
 redis.call('ZREM', key.untold, id)
-local state, life_ms = unpack(redis.call('HMGET', key.job, 'state', 'life_ms'))
-if not state or state == 'queued' or state == 'running' then return 'unknown' end
+if not state or is_others then return 'unknown' end
 if life_ms then
   redis.call('PEXPIRE', key.job, life_ms)
   redis.call('PEXPIRE', key.events, life_ms)
