@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from llama_herd.counted import counted
 from llama_herd.local.redis_server import EmbeddedRedis
 from tests.chaos.harness.patience import need, wait_until
 from tests.cli.batch.batch_command import BatchCommand, rows
@@ -61,5 +62,5 @@ def test_a_batch_with_its_own_redis_and_worker_goes_on_after_a_kill(tmp_path: Pa
     with command.start(*options) as process:
         output, errors = process.communicate(timeout=100)
     assert process.returncode == 0, errors
-    assert f"continues, {num_before} rows done" in output
+    assert f"continues, {counted(num_before, 'row')} done" in output
     assert sorted(command.names()) == sorted(f"c{n}" for n in range(NUM_LOCAL))
