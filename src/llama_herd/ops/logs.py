@@ -158,7 +158,7 @@ def name_exceptions(record: logging.LogRecord) -> bool:
 
 def shorten_lost_acks(record: logging.LogRecord) -> bool:
     """Shorten kombu's traceback of an ack without Redis to one line: the message just comes again."""
-    if str(record.msg).startswith(("Couldn't ack ", "Couldn't reject ")):
+    if isinstance(record.msg, str) and record.msg.startswith(("Couldn't ack ", "Couldn't reject ")):
         record.exc_info = None
         record.levelno, record.levelname = logging.WARNING, "WARNING"
     return True
