@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from llama_herd.errors import GenerationError
 from llama_herd.ops.logs import HEAD, JobLine, is_for_people, set_up_logs
 from llama_herd.ops.settings import LogFormat
 from llama_herd.tasks.protocol.message import TASK_NAME
+from llama_herd.worker.broker.celery_config import configure_logs
 from llama_herd.worker.engine import engine
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.loading.loaded_model import LoadedModel
@@ -267,3 +269,34 @@ def test_what_torch_tells_of_its_cache_at_an_end_is_left_out(monkeypatch: pytest
     dump_cache_stats()
     structlog.reset_defaults()
     assert stream.getvalue() == ""
+
+
+@pytest.fixture
+def _own_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Leaves the root's handlers as they were."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.usefixtures("_own_root")
+def test_celerys_option_logfile_names_a_file_which_may_be_rotated(tmp_path: Path) -> None:
+    path = tmp_path / "w.log"
+    with redirect_stderr(Terminal()) as stream:
+        configure_logs("w@host", logging.INFO, str(path))
+    structlog.get_logger("test").info("first")
+    path.rename(tmp_path / "w.log.1")
+    logging.getLogger("celery").warning("second")
+    told = [json.loads(one.read_text())["event"] for one in (tmp_path / "w.log.1", path)]
+    assert (told, stream.getvalue()) == (["first", "second"], "")
+
+
+@pytest.mark.usefixtures("_own_root")
+def test_a_log_that_cannot_be_written_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        configure_logs("w@host", logging.INFO, str(tmp_path))
+    line = capsys.readouterr().err
+    assert (caught.value.code, line.count("\n")) == (2, 1)
+    assert line.startswith(f"herd worker: --logfile {tmp_path} cannot be written: Is a directory. Fix: ")

@@ -5,6 +5,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from functools import partial
+from logging.handlers import WatchedFileHandler
 from typing import NamedTuple
 
 import redis
@@ -38,17 +39,21 @@ class JobLine(NamedTuple):
     trace_id: str | None
 
 
-def is_for_people(log_format: LogFormat) -> bool:
-    """Whether lines are text, which is the default on a terminal."""
-    return log_format == "console" or (log_format == "auto" and sys.stderr.isatty())
+def is_for_people(log_format: LogFormat, path: str | None = None) -> bool:
+    """Whether lines are text, which is the default on a terminal; not in the file at `path`."""
+    return log_format == "console" or (log_format == "auto" and path is None and sys.stderr.isatty())
 
 
 def set_up_logs(
-    log_format: LogFormat = "auto", level: int | str = logging.INFO, known: Mapping[str, str] | None = None
+    log_format: LogFormat = "auto",
+    level: int | str = logging.INFO,
+    known: Mapping[str, str] | None = None,
+    path: str | None = None,
 ) -> None:
-    """Send every logger, Celery's and kombu's too, through structlog to standard error.
+    """Send every logger, Celery's and kombu's too, through structlog to standard error, or to a file.
 
-    known: fields of `JobLine` that are the same for all jobs of this process.
+    known: fields of `JobLine` that are the same for all jobs of this process. path: of that file, which may
+    be rotated. Raises OSError if it cannot be written.
     """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -63,11 +68,18 @@ def set_up_logs(
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    handler = LogHandler()
+    handler = WatchedFileHandler(path, encoding="utf-8") if path is not None else LogHandler()
     handler.addFilter(shorten_lost_acks)
     handler.addFilter(name_exceptions)
     handler.addFilter(name_job)
-    handler.setFormatter(_formatter(shared, known or {}, is_for_people(log_format)))
+    handler.setFormatter(
+        _formatter(
+            shared,
+            known or {},
+            is_for_people(log_format, path),
+            has_colors=path is None and sys.stderr.isatty(),
+        )
+    )
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
@@ -78,14 +90,14 @@ def set_up_logs(
 
 
 def _formatter(
-    shared: Sequence[structlog.typing.Processor], known: Mapping[str, str], is_text: bool
+    shared: Sequence[structlog.typing.Processor], known: Mapping[str, str], is_text: bool, *, has_colors: bool
 ) -> structlog.stdlib.ProcessorFormatter:
     """Writes lines as text or as JSON; those that do not come from structlog go through `shared` first."""
     renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
     if is_text:
         renderer = structlog.dev.ConsoleRenderer(
             sort_keys=False,
-            colors=sys.stderr.isatty(),
+            colors=has_colors,
             # The only one that takes a traceback that is already rendered.
             exception_formatter=structlog.dev.plain_traceback,
         )

@@ -7,7 +7,7 @@ import sys
 import threading
 import warnings
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from celery import Celery, signals
 from celery.app.routes import MapRoute
@@ -96,8 +96,7 @@ def configure(conf: Any, instance: Any, **_: Any) -> None:
         lead_links_home(instance.app, process.own_settings())
         process.device()
     except (BadInput, HubUnavailable) as error:
-        print(f"herd worker: {error}", file=sys.stderr)
-        raise SystemExit(2 if isinstance(error, BadInput) else 1) from None  # a hub may answer next time
+        _refuse(str(error), 2 if isinstance(error, BadInput) else 1)  # a hub may answer next time
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # The finisher logs in one line what Celery's tracer cannot store.
     warnings.filterwarnings("ignore", "Exception raised outside body", RuntimeWarning)
@@ -156,11 +155,23 @@ def _configure_queues(conf: Any) -> None:
         conf.event_exchange = keys.key("celeryev")
 
 
-def configure_logs(worker: str, loglevel: int, **_: Any) -> None:
-    """Take logging out of Celery's hands. HERD_LOG_LEVEL counts more than its option --loglevel."""
+def _refuse(reason: str, code: int = 2) -> NoReturn:
+    print(f"herd worker: {reason}", file=sys.stderr)
+    raise SystemExit(code) from None
+
+
+def configure_logs(worker: str, loglevel: int, logfile: str | None = None, **_: Any) -> None:
+    """Take logging out of Celery's hands, but for the file of its option --logfile.
+
+    HERD_LOG_LEVEL counts more than its option --loglevel.
+    """
     settings = process.own_settings()
     is_given = "log_level" in settings.model_fields_set
     known = {"worker": worker, "model": settings.served_model}
     if not settings.tenants:
         known["tenant"] = settings.tenant
-    set_up_logs(settings.log_format, settings.log_level.upper() if is_given else loglevel, known)
+    level = settings.log_level.upper() if is_given else loglevel
+    try:
+        set_up_logs(settings.log_format, level, known, logfile or None)
+    except OSError as error:
+        _refuse(f"--logfile {logfile} cannot be written: {error.strerror}. Fix: name a file that can be")
