@@ -11,7 +11,7 @@ from llama_herd.errors import BadInput
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.broker.celery_config import lead_links_home
+from llama_herd.worker.broker.celery_config import check_queues, lead_links_home
 from llama_herd.worker.process import EXIT_THREAD_DIED
 from llama_herd.worker.settings import WorkerSettings
 from tests.local.forked_python import run_forked
@@ -55,6 +55,23 @@ Pool(initargs=(None, "one@here")).on_start()
 def test_a_second_signal_changes_nothing_of_the_end_of_a_worker_that_loads() -> None:
     ended = subprocess.run([sys.executable, "-c", LEAVE], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("options", [("-Q", "other,celery"), ("-X", "herd.m")])
+def test_a_worker_that_would_not_read_its_models_queue_is_refused_in_one_line(
+    options: tuple[str, str], tmp_path: Path
+) -> None:
+    env = {**os.environ, "HERD_REDIS_URL": "redis://127.0.0.1:1/0", "HERD_SERVED_MODEL_NAME": "m"}
+    done = run_forked(["celery", "-A", "llama_herd.tasks.app", "worker", *options], env, tmp_path)
+    assert done.returncode == 2
+    assert done.output.startswith("herd worker: -Q or -X leaves out herd.m, ")
+    assert done.output.count("\n") == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"queues": "celery,herd.m"}, {"exclude_queues": ["celery"]}])
+def test_a_worker_may_read_other_queues_beside_its_models(options: dict[str, object]) -> None:
+    check_queues(["herd.m"], options)
 
 
 def test_a_task_that_the_worker_does_not_have_goes_where_its_app_would_send_it() -> None:

@@ -6,11 +6,13 @@ They must be set before Celery's worker is built.
 import sys
 import threading
 import warnings
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple, NoReturn
 
 from celery import Celery, signals
 from celery.app.routes import MapRoute
+from celery.utils.text import str_to_list
 from kombu import Exchange, Queue
 
 from llama_herd.errors import BadInput, HubUnavailable
@@ -81,13 +83,14 @@ def has_mailbox(own: WorkerSettings) -> bool:
     return own.remote_control and app_of(own).conf.control_exchange == app.conf.control_exchange
 
 
-def configure(conf: Any, instance: Any, **_: Any) -> None:
+def configure(conf: Any, instance: Any, options: Mapping[str, Any], **_: Any) -> None:
     """Set up the worker before it is built: it reads its model's queue, and takes what its batch holds."""
     try:
         signals.setup_logging.connect(partial(configure_logs, instance.hostname), weak=False)
         conf.worker_concurrency = process.own_settings().num_places
         conf.worker_eta_task_limit += process.own_settings().num_places
         _configure_queues(conf)
+        check_queues(list(process.own_settings().by_queue), options)
         conf.broker_transport_options["worker"] = instance.hostname
         ask_one_address(conf)
         conf.broker_transport = broker_classes().queue_transport
@@ -153,6 +156,17 @@ def _configure_queues(conf: Any) -> None:
         keys = Keys(process.own_settings().joint_tenant)
         conf.broker_transport_options = broker_options(keys.unacked_key, process.own_settings().redis_url)
         conf.event_exchange = keys.key("celeryev")
+
+
+def check_queues(own: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Raise BadInput if Celery's -Q or -X keeps one of our queues from being read: it would look served."""
+    read, left_out = (str_to_list(options.get(name)) for name in ("queues", "exclude_queues"))
+    read = set(read or own).difference(left_out or ())
+    if missing := [name for name in own if name not in read]:
+        raise BadInput(
+            f"-Q or -X leaves out {missing[0]}, the queue of this worker's model. Fix: let -Q name "
+            f"{','.join(own)}, too, or leave both out; HERD_SERVED_MODEL_NAME names the queue"
+        )
 
 
 def _refuse(reason: str, code: int = 2) -> NoReturn:
