@@ -206,6 +206,26 @@ def test_what_is_sent_beside_an_answer_under_way_does_not_end_it(redis_url: str,
     assert b"event: end" in seen
 
 
+def test_what_was_asked_behind_a_stream_is_answered_to_a_client_that_sends_no_more(
+    gateway: GatewayThread, herd: Herd
+) -> None:
+    herd.submit("a")
+    herd.claimed("a")
+    herd.emit("one", started("a"))
+    asked = [Asked("GET", path) for path in ("/v1/jobs/a/events", "/health/live", "/health/live")]
+    place = urlsplit(gateway.url)
+    with closing(socket.create_connection((place.hostname, place.port), timeout=20)) as client:
+        client.sendall(b"".join(message(one, body=b"") for one in asked) + b"GET /half")
+        client.shutdown(socket.SHUT_WR)
+        seen = b""
+        while b"event: started" not in seen:
+            seen += client.recv(4096)
+        herd.emit("one", end("a", 2, 0))
+        while part := client.recv(4096):
+            seen += part
+    assert seen.count(b'"live"') == 2
+
+
 @pytest.mark.long
 def test_a_whole_url_is_its_path(gateway: GatewayThread, over: Herd) -> None:
     place = urlsplit(gateway.url).netloc

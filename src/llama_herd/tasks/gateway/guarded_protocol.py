@@ -44,7 +44,8 @@ class GuardedProtocol(H11Protocol):
     _idle: asyncio.TimerHandle | None = None
     _stall: asyncio.TimerHandle | None = None
     _turn: asyncio.Handle | None = None
-    #: Runs once the client sends no more, from each time that it was sent something.
+    #: Whether the client sends no more; and what runs then, from each time that it was sent something.
+    _is_one_way = False
     _one_way: asyncio.TimerHandle | None = None
     #: Whether nothing has come since the last answer was over.
     _is_resting = False
@@ -94,14 +95,14 @@ class GuardedProtocol(H11Protocol):
             self.transport.resume_reading()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Go on with the answer to a client that sends no more. Returns whether there is one."""
+        """Go on with the answers to a client that sends no more. Returns whether there is one."""
         cycle = self.cycle
         if cycle is None or cycle.response_complete or not self.transport.can_write_eof():
             return False
         if self.conn.their_state is h11.SEND_BODY:
             self._refuse(400, "the connection ended before the body did")
             return False
-        cycle.keep_alive = False
+        self._is_one_way = True  # it may have sent further requests
         self._restart_one_way_timer()
         return True
 
@@ -111,6 +112,8 @@ class GuardedProtocol(H11Protocol):
         if self.cycle is not before:
             _cancel(self._idle)
             self._is_resting = False
+            if self._is_one_way:
+                self._restart_one_way_timer()
             # A connection that is closed while the client sends gives it an error instead of the answer.
             self.cycle.transport = SimpleNamespace(  # type: ignore[assignment]
                 write=self._write, is_closing=self.transport.is_closing, close=self._close_after_request
@@ -125,6 +128,8 @@ class GuardedProtocol(H11Protocol):
             _cancel(self._idle)
             self._is_resting = True
         super().on_response_complete()
+        if self._is_one_way and self.cycle.response_complete:  # all that it has asked is answered
+            self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()
