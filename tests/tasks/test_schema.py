@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from llama_herd.tasks.ledger.ledger import end_tail
-from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.protocol.events import Failure, parse_event
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.schema import schema_text, schemas
 from tests.tasks.protocol.test_events import EVENTS
@@ -38,6 +38,8 @@ def test_jobs_and_events_are_what_the_schemas_say() -> None:
 
 
 def test_an_end_that_a_script_writes_is_what_the_schema_says() -> None:
+    """And has the fields with which every reader passes it on."""
     head = '{"v":1,"seq":1,"job":"a","epoch":1,"type":"end","n":0,"attempts":0,"worker":null,'
     for tail in (end_tail("cancelled"), end_tail("error", Failure(code="poisoned", message="gave up"))):
         assert errors("event.json", json.loads(head + tail)) == []
+        assert json.loads(parse_event(head + tail).to_json()) == json.loads(head + tail)

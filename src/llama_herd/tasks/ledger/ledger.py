@@ -394,6 +394,7 @@ def end_tail(finish_reason: FinishReason, error: Failure | None = None) -> str:
     tail = {
         "final": True,
         "finish_reason": finish_reason,
+        "stop_reason": None,
         "usage": None,
         "text_sha256": None,
         "error": error and error.model_dump(),
