@@ -12,12 +12,14 @@ import pytest
 from redis import Redis
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.errors import StreamRewritten
+from llama_herd.errors import JobNotFound, StreamRewritten
 from llama_herd.tasks import AsyncClient, Client
 from llama_herd.tasks.client.follower import FIRST_PAGE, SILENCE_S, Continuity, Follower
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.protocol.events import End, Event, Failure, Started, Token, parse_event
 from llama_herd.tasks.protocol.result import Result
+from llama_herd.tasks.security.acl import Acl, Role
+from llama_herd.tasks.security.rights import Dialect
 from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.tasks.herd import Herd, end, started, token
 
@@ -220,6 +222,27 @@ def test_a_job_that_ended_before_what_was_read_is_read_anew(redis_url: str, redi
         with pytest.raises(StreamRewritten, match=f"events of job {JOB} up to number 4"):
             list(events)
         assert client.result(JOB).ids == (100,)
+
+
+@pytest.mark.redis
+@pytest.mark.usefixtures("read")
+def test_who_may_read_no_records_is_told_what_the_stream_says(redis_url: str, redis: Any, herd: Herd) -> None:
+    line = Acl("default", ()).rights(Role.SUBSCRIBER).user("reader", "x", Dialect.FLAT)
+    redis.execute_command("ACL", "SETUSER", *line.split()[1:])
+    try:
+        with Client(redis_url.replace("://", "://reader:x@")) as client:
+            *_, last = islice(client.stream(JOB), len(READ))
+            with pytest.raises(TimeoutError):
+                next(client.stream(JOB, after=last.cursor, timeout_s=0.1))
+            rewrite(redis, herd, (*READ[:2], end(JOB, 3, 1, epoch=2)))
+            with pytest.raises(StreamRewritten, match="up to number 4"):
+                next(client.stream(JOB, after=last.cursor, timeout_s=0.1))
+            assert list(client.stream(JOB, after=last.seq, timeout_s=0.1)) == []
+            rewrite(redis, herd, ())
+            with pytest.raises(JobNotFound):
+                next(client.stream(JOB, after=last.seq, timeout_s=0.1))
+    finally:
+        redis.execute_command("ACL", "DELUSER", "reader")
 
 
 @pytest.mark.redis

@@ -227,11 +227,18 @@ class Follower:
             self.is_behind = True
 
     def check_stream(self, kept: list[Event]) -> None:
-        """Decide as `check_record`, for a reader without access to records, by the end of the stream."""
-        if self.last and kept and isinstance(kept[0], End):
-            self.has_ended = True
-        else:
+        """Decide as `check_record`, for a reader without access to records, by the last events of the stream.
+
+        Without any of a stream that was read the job is forgotten.
+        """
+        if not kept and self.passed_on:
+            raise JobNotFound.for_id(self.job_id)
+        if not (kept and isinstance(kept[-1], End) and kept[-1].seq <= self.last):
             self.check_time()
+        elif self.last != self._after:  # it ended before what was passed on
+            raise StreamRewritten.behind(self.job_id, self.passed_on)
+        else:
+            self.has_ended = True
 
     def check_time(self) -> None:
         """Raise TimeoutError once the time limit is reached."""
@@ -255,7 +262,8 @@ async def read_new(ledger: Ledger, follower: Follower, limit: int | None = None)
             await _look_at_record(ledger, follower)
         except NoPermissionError:  # a user in the role of a subscriber
             follower.late_at_s = inf
-            follower.check_stream(await ledger.read(job_id, max(0, follower.last - 1)))
+            tail = await ledger.read(job_id, max(0, follower.last - 1))
+            follower.check_stream(tail or await ledger.read(job_id))
         except TimeoutError as error:
             raise TimeoutError(f"{error}{(await _queue_note(ledger, job_id))}") from None
     return events
