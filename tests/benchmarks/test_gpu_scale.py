@@ -26,7 +26,6 @@ def sequence(number: int, load: Load) -> Sequence:
         max_length=FULL.config.context_length,
         eos_ids=frozenset(),
         detokenizer=Detokenizer([b""]),
-        is_confirmed=True,
     )
 
 

@@ -25,6 +25,7 @@ from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.worker.broker.celery_config import configure_logs
 from llama_herd.worker.engine import engine
 from llama_herd.worker.engine.detokenizer import Detokenizer
+from llama_herd.worker.engine.sequence import Handling
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.worker.engine_run import run, sequence
@@ -58,7 +59,7 @@ def test_a_row_whose_exception_quotes_its_prompt_is_logged_without_it(
     model = LoadedModel.load(tiny_settings, "cpu")
     broken = sequence(model, "job-1", f"a {CANARY}")
     broken.detokenizer = Quoting([])
-    broken.line = LINE._asdict()
+    broken.handling = Handling(LINE._asdict())
     assert run(model, tiny_settings, [broken]).ends == {"job-1": ["error"]}
     log = shown()
     assert "row failed" in log

@@ -28,7 +28,7 @@ from llama_herd.testing.scripted_engine import (
 from llama_herd.testing.vocabulary import EOS_ID, Vocabulary
 from llama_herd.worker.engine.interface import Sink
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
-from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.sequence import PLAIN, Handling, Sequence
 from llama_herd.worker.engine.thread import EngineThread
 from llama_herd.worker.grammars.figures import GrammarFigures
 from llama_herd.worker.loading.chats import ChatOutputs
@@ -111,9 +111,11 @@ class ScriptedMaker(SequenceMaker):
             ask=ask,
         )
 
-    def sequences(self, job_id: str, job: Job, now_ms: int, due_ms: int | None = None) -> list[Sequence]:
+    def sequences(
+        self, job_id: str, job: Job, now_ms: int, due_ms: int | None = None, handling: Handling = PLAIN
+    ) -> list[Sequence]:
         """Of what follows from a job alone nothing is asked: vectors, ranks, the ids of its prompt."""
-        made = super().sequences(job_id, job, now_ms, due_ms)
+        made = super().sequences(job_id, job, now_ms, due_ms, handling)
         if isinstance(job, RankingJob):
             logits = (scripted_logit(job.query, document) for document in job.documents)
             return [RankedSequence.of(one, logit=logit) for one, logit in zip(made, logits, strict=True)]

@@ -11,7 +11,7 @@ from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.interface import Finished
 from llama_herd.worker.engine.runner import Row
-from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.sequence import Handling, Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.worker.engine_run import PREFIX, Collector, finish, run, sequence, with_empty_cache
@@ -118,7 +118,7 @@ def test_each_sequence_ends_at_its_own_deadline(
     engine = model.engine(tiny_settings, sink)
     for name, deadline_s in (("third", 103.0), ("first", 101.0), ("second", None), ("never", None)):
         one = sequence(model, name, max_tokens=100)
-        one.deadline_s, one.time_limit_s = deadline_s, 2.0 if name == "second" else None
+        one.deadline_s, one.handling = deadline_s, Handling(time_limit_s=2.0 if name == "second" else None)
         engine.submit(one)
     ended = []
     for clock[0] in (100.0, 100.9, 101.0, 102.5, 103.0):

@@ -13,7 +13,7 @@ from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.interface import SampledToken
-from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.sequence import Handling, Sequence
 from llama_herd.worker.foreign.backend import Backend, JobRefused, ServerBusy, ServerFault, generated
 from llama_herd.worker.foreign.figures import PARTS_OF_LATE, ForeignFigures
 from llama_herd.worker.foreign.http import Answer, ConnectionLost, HttpServer, ServerAway
@@ -217,7 +217,7 @@ def test_as_many_tokens_come_together_as_are_drawn_in_half_the_time_between_two_
     gather_s: float, gap_s: float, num: int
 ) -> None:
     sequence = sequence_of()
-    sequence.gather_s = gather_s
+    sequence.handling = Handling(gather_s=gather_s)
     assert num_together(sequence, inf) == 1  # until it is known how fast the server is
     assert num_together(sequence, gap_s) == num
 

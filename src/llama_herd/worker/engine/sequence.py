@@ -32,6 +32,25 @@ class VectorForm:
     num_shared: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """How the attempt at a job wants its sequences handled, where the job itself does not say it.
+
+    line: what each line of the log says of the job; empty: its id and its tenant. gather_s: how long tokens
+    may be gathered for one event. time_limit_s: from admission. awaits_start: whether nothing is computed
+    before `Engine.confirm` says that the job's start is on record.
+    """
+
+    line: Mapping[str, object] = field(default_factory=dict)
+    gather_s: float = 0.0
+    time_limit_s: float | None = None
+    awaits_start: bool = False
+
+
+#: At once, step by step.
+PLAIN = Handling()
+
+
 @dataclass(eq=False, slots=True)
 class Sequence:
     """One sequence. Once it is submitted, only the engine's thread touches it; others have its `info`.
@@ -50,10 +69,9 @@ class Sequence:
     new_parser: NewParser | None = None  # makes what reads the text of its job's outputs; None: nothing does
     constraint: Constraint | None = None  # what a schema or a grammar lets follow, as far as `ids` go
     deadline_s: float | None = None  # on the clock of time.monotonic
-    time_limit_s: float | None = None  # from admission
     tenant: str = ""  # sequences of different tenants share no pages
     priority: int = 0  # higher is admitted first
-    gather_s: float = 0.0  # how long its tokens may be gathered for one event
+    handling: Handling = PLAIN
     choice: int = 0  # number of the output, or of the text
     vector: VectorForm | None = None  # of a text: what its vector is to be; None: its tokens continue
     ids: list[int] = field(init=False, default_factory=list)
@@ -72,16 +90,15 @@ class Sequence:
     finish_reason: FinishReason | None = None
     stop_reason: StopReason = None
     drawn_s: float | None = None  # when its last token was drawn, on the clock of time.monotonic
-    line: Mapping[str, object] = field(default_factory=dict)  # what each line of the log says of its job
     begun_s: float = 0.0  # when it was admitted first, on the engine's clock
     has_begun: bool = False  # its start was announced; it is so once, however often it is admitted
-    is_confirmed: bool = True  # False: not computed yet, since its start is not on record
+    is_confirmed: bool = field(init=False)  # False: not computed yet, since its start is not on record
     info: SequenceInfo = field(init=False)
     penalties: Penalties | None = field(init=False)  # the tokens they look at grow with `ids`
 
     def __post_init__(self) -> None:
         self.info = SequenceInfo(self.job_id, self.tenant, self.choice, self.seed, len(self.prompt_ids))
-        self.line = self.line or {"job_id": self.job_id, "tenant": self.tenant}
+        self.is_confirmed = not self.handling.awaits_start
         self.penalties = Penalties.if_any(self.params, self.prompt_ids)
         if not self.params.max_tokens and not self.scores_prompt and self.vector is None:
             self.end_without_output()
@@ -89,6 +106,11 @@ class Sequence:
     @property
     def name(self) -> str:
         return self.info.name
+
+    @property
+    def line(self) -> Mapping[str, object]:
+        """What each line of the log says of its job."""
+        return self.handling.line or {"job_id": self.job_id, "tenant": self.tenant}
 
     @property
     def job(self) -> tuple[str, str]:
@@ -171,8 +193,8 @@ class Sequence:
 
     def note_admitted(self) -> None:
         """Start the clock of its time limit."""
-        if self.time_limit_s is not None:
-            self.deadline_s = min(self.deadline_s or inf, monotonic() + self.time_limit_s)
+        if (limit_s := self.handling.time_limit_s) is not None:
+            self.deadline_s = min(self.deadline_s or inf, monotonic() + limit_s)
 
     @property
     def is_overdue(self) -> bool:

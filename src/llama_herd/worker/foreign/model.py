@@ -13,7 +13,7 @@ from llama_herd.model.text.helper import Helper
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.kinds import Job
 from llama_herd.worker.engine.interface import Sink
-from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.sequence import PLAIN, Handling, Sequence
 from llama_herd.worker.foreign.backend import Backend, KeyRefused, ServerBusy, ServerFault
 from llama_herd.worker.foreign.engine import ForeignEngine
 from llama_herd.worker.foreign.http import HttpServer, ServerAway
@@ -54,11 +54,13 @@ class ForeignMaker(SequenceMaker):
 
     backend: Backend
 
-    def sequences(self, job_id: str, job: Job, now_ms: int, due_ms: int | None = None) -> list[Sequence]:
+    def sequences(
+        self, job_id: str, job: Job, now_ms: int, due_ms: int | None = None, handling: Handling = PLAIN
+    ) -> list[Sequence]:
         """Prepare a job for the engine. Raises InvalidJob by each field that the server cannot do."""
         if isinstance(job, GenerationJob):
             self.backend.check(job)
-        return super().sequences(job_id, job, now_ms, due_ms)
+        return super().sequences(job_id, job, now_ms, due_ms, handling)
 
 
 @dataclass(eq=False)

@@ -158,7 +158,7 @@ _SAME = (
 
 def num_together(sequence: Sequence, gap_s: float) -> int:
     """How many tokens may come together: a part costs the server, and us, nearly as much as a token."""
-    most = MAX_GATHERED if sequence.constraint else GATHERED_PART * sequence.gather_s / gap_s
+    most = MAX_GATHERED if sequence.constraint else GATHERED_PART * sequence.handling.gather_s / gap_s
     return max(1, min(MAX_GATHERED, round(most)))
 
 

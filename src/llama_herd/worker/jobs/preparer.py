@@ -20,7 +20,7 @@ from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.kinds import parse_job
 from llama_herd.tasks.protocol.structured_outputs import FORM_FIELDS
 from llama_herd.worker.engine.interface import Abort, JobEngine
-from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.sequence import Handling, Sequence
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.publisher import LeftJob, Publisher, RefusedJob
 from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
@@ -102,7 +102,7 @@ class Preparer:
             return False
         if self._lot:
             opened = self._lot.popleft()
-            if not self._has_ended(opened.attempt):
+            if not self._end_if_due(opened.attempt):
                 began_s = monotonic()
                 self._begin(opened)
                 self._let_others_go_first(opened, began_s)
@@ -163,7 +163,7 @@ class Preparer:
         lot: list[OpenedJob] = []
         others: list[OpenedJob] = []
         for opened in self._held:
-            if self._has_ended(opened.attempt):
+            if self._end_if_due(opened.attempt):
                 continue
             is_next = not others and (not lot or _may_join(opened, lot))
             may_ask = is_next or opened.attempt.is_last
@@ -188,8 +188,8 @@ class Preparer:
             raise are_ours
         return are_ours
 
-    def _has_ended(self, attempt: Attempt) -> bool:
-        """Whether a job is over before it has begun; ends one that is cancelled or overdue."""
+    def _end_if_due(self, attempt: Attempt) -> bool:
+        """End a job that is cancelled or overdue before it has begun. True if it is not to begin."""
         if attempt.is_over:
             return True
         is_overdue = attempt.deadline_s is not None and monotonic() >= attempt.deadline_s
@@ -230,17 +230,13 @@ class Preparer:
         if job.model not in (None, settings.served_model):
             message = f"must be {settings.served_model}, the model that this queue's workers serve"
             raise InvalidJob([FieldError("model", message)])
-        since_ms = round(1000 * (monotonic() - attempt.claimed_s))
-        now_ms = claimed.now_ms + since_ms
-        sequences = self.maker.sequences(attempt.job_id, job, now_ms, claimed.due_ms)
-        flush_ms = settings.flush_ms if job.flush_ms is None else job.flush_ms
-        attempt.stream.pace.gather_s = flush_ms / 1000
+        gather_s = (settings.flush_ms if job.flush_ms is None else job.flush_ms) / 1000
+        attempt.stream.pace.gather_s = gather_s
+        handling = Handling(attempt.line, gather_s, attempt.deliveries[0].time_limit_s, awaits_start=True)
+        now_ms = claimed.now_ms + round(1000 * (monotonic() - attempt.claimed_s))
+        sequences = self.maker.sequences(attempt.job_id, job, now_ms, claimed.due_ms, handling)
         for sequence in sequences:
-            sequence.gather_s = flush_ms / 1000
-            sequence.time_limit_s = attempt.deliveries[0].time_limit_s
             self._resume(sequence, recorded)
-            sequence.line = attempt.line
-            sequence.is_confirmed = False  # until the job's start is on record
         attempt.take(sequences, self.maker.echoed_prompt(job, sequences[0].prompt_ids))
         self._submit(attempt, sequences)
 

@@ -15,7 +15,7 @@ from llama_herd.tasks.protocol.text_job import TextJob
 from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.sampling.constraint import Constraint
-from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.sequence import PLAIN, Handling, Sequence
 from llama_herd.worker.grammars.figures import GrammarFigures
 from llama_herd.worker.loading.chats import ChatOutputs, chat_of
 from llama_herd.worker.loading.text_sequences import ModelTokenizer, TextMaker
@@ -61,7 +61,9 @@ class SequenceMaker:
     sampling: Mapping[str, float]  # that the model's files recommend
     texts: TextMaker
 
-    def sequences(self, job_id: str, job: Job, now_ms: int, due_ms: int | None = None) -> list[Sequence]:
+    def sequences(
+        self, job_id: str, job: Job, now_ms: int, due_ms: int | None = None, handling: Handling = PLAIN
+    ) -> list[Sequence]:
         """Prepare a job for the engine: one sequence for each of its outputs, or of its texts.
 
         `now_ms` is the current time on the clock of the job's deadline. `due_ms` is the date that a chat
@@ -71,20 +73,25 @@ class SequenceMaker:
         ends_by_ms = job.ends_by(now_ms if due_ms is None else due_ms)
         deadline_s = None if ends_by_ms is None else monotonic() + (ends_by_ms - now_ms) / 1000
         if isinstance(job, TextJob):
-            return self.texts.sequences(job_id, job, deadline_s, self.chat)
+            return self.texts.sequences(job_id, job, deadline_s, self.chat, handling)
         self.texts.check_generates()
         _check_vocabulary(job, self.tokenizer.vocab_size)
         if job.tokenizer_info and self.tokenizer_info is None:
             raise InvalidJob([FieldError("tokenizer_info", NOT_SHOWN)])
         prompt_ids = self._truncated(self._prompt_ids(job, due_ms), job.sampling)
-        sequences = self._outputs(job_id, job, prompt_ids, deadline_s)
+        sequences = self._outputs(job_id, job, prompt_ids, deadline_s, handling)
         if sequences[0].finish_reason is None:  # else nothing of it is computed
             _check_length(sequences[0], job)
             _check_room(sequences[0], job, self.kv_cache_tokens)
         return sequences
 
     def _outputs(
-        self, job_id: str, job: GenerationJob, prompt_ids: list[int], deadline_s: float | None
+        self,
+        job_id: str,
+        job: GenerationJob,
+        prompt_ids: list[int],
+        deadline_s: float | None,
+        handling: Handling,
     ) -> list[Sequence]:
         """A sequence for each output behind this prompt. Raises InvalidJob or GenerationError."""
         form, num = self.outputs.form(job, prompt_ids), job.sampling.n
@@ -114,6 +121,7 @@ class SequenceMaker:
                 deadline_s=deadline_s,
                 tenant=job.tenant,
                 priority=job.priority,
+                handling=handling,
                 choice=choice,
             )
             for choice, constraint in enumerate(constraints)

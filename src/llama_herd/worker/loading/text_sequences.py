@@ -16,7 +16,7 @@ from llama_herd.tasks.protocol.ranking_job import RankingJob
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.tasks.protocol.text_job import TextJob
 from llama_herd.worker.engine.detokenizer import Detokenizer
-from llama_herd.worker.engine.sequence import Sequence, VectorForm
+from llama_herd.worker.engine.sequence import PLAIN, Handling, Sequence, VectorForm
 
 if TYPE_CHECKING:
     from llama_herd.model.text.chat import ChatTemplates
@@ -69,7 +69,12 @@ class TextMaker:
     generates: bool  # whether it takes other jobs, too
 
     def sequences(
-        self, job_id: str, job: TextJob, deadline_s: float | None, chat: "ChatTemplates | None" = None
+        self,
+        job_id: str,
+        job: TextJob,
+        deadline_s: float | None,
+        chat: "ChatTemplates | None" = None,
+        handling: Handling = PLAIN,
     ) -> list[Sequence]:
         """One sequence for each text, in their order. chat: renders a query and a document.
 
@@ -85,6 +90,7 @@ class TextMaker:
             "deadline_s": deadline_s,
             "tenant": job.tenant,
             "priority": job.priority,
+            "handling": handling,
         }
         texts = self._ranked(job, chat) if isinstance(job, RankingJob) else self._embedded(job)
         return [
