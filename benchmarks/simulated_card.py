@@ -28,7 +28,7 @@ from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.interface import Admitted, NewTokens, SampledToken, SequenceInfo, StepOutput
 from llama_herd.worker.engine.prefill import TOKENS, prefills_of
 from llama_herd.worker.engine.prefill_budget import ForwardCosts, PrefillBudget
-from llama_herd.worker.engine.runner import Read, Reading, Row
+from llama_herd.worker.engine.runner import Read, Reading, Row, TokenReading
 from llama_herd.worker.engine.sequence import Sequence
 
 VOCABULARY = 32_000
@@ -88,7 +88,9 @@ class SimulatedRunner:
     def launch(self, rows: Rows[Row]) -> Read:
         self.now_s += self.costs.of(rows) * (1 + self.noise * self.random.random())
         self.prompt_tokens.append(sum(row.num_tokens for row in rows if not row.decodes))
-        readings = [Reading(row, [], SampledToken(1) if row.is_complete else None) for row in rows]
+        readings: list[Reading] = [
+            TokenReading(row, [], SampledToken(1) if row.is_complete else None) for row in rows
+        ]
         return lambda: readings
 
 

@@ -17,7 +17,7 @@ from llama_herd.testing.answer import Answer
 from llama_herd.testing.vocabulary import EOS_ID
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.interface import SampledToken, SequenceInfo
-from llama_herd.worker.engine.runner import Read, Reading, Row
+from llama_herd.worker.engine.runner import Read, Reading, Row, TokenReading, VectorReading
 from llama_herd.worker.engine.sequence import Sequence
 
 #: Numbers of the vector of a text.
@@ -101,9 +101,9 @@ class ScriptedRunner:
     def _reading(self, row: Row) -> Reading:
         sequence = row.sequence
         if isinstance(sequence, RankedSequence):
-            return Reading(row, [], None, pack("<f", sequence.logit))
+            return VectorReading(row, pack("<f", sequence.logit))
         if sequence.vector is not None:
-            return Reading(row, [], None, scripted_vector(sequence.prompt_ids, sequence.num_dimensions))
+            return VectorReading(row, scripted_vector(sequence.prompt_ids, sequence.num_dimensions))
         if not isinstance(sequence, ScriptedSequence):
             raise TypeError(f"{sequence.name} has no script")
         if sequence.is_deadly:
@@ -115,7 +115,7 @@ class ScriptedRunner:
         token = SampledToken(sequence.next_id)
         if params.logprobs:
             token = _certain(token.token_id, params.top_logprobs)
-        return Reading(row, scores, token if row.is_complete else None)
+        return TokenReading(row, scores, token if row.is_complete else None)
 
     def _die(self, sequence: ScriptedSequence) -> None:
         """End as by kill -9 once the tokens so far are recorded, so that the next attempt is behind them."""

@@ -27,7 +27,15 @@ from llama_herd.worker.engine.interface import (
 )
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.rest import Rest
-from llama_herd.worker.engine.runner import Read, Reading, Row, Runner
+from llama_herd.worker.engine.runner import (
+    PartReading,
+    Read,
+    Reading,
+    Row,
+    Runner,
+    TokenReading,
+    VectorReading,
+)
 from llama_herd.worker.engine.sampling.row import NO_TOKEN
 from llama_herd.worker.engine.scheduler import Scheduler
 from llama_herd.worker.engine.sequence import Sequence
@@ -287,7 +295,8 @@ class Engine:
         num_decoding = sum(reading.row.decodes for reading in readings)
         num_tokens = sum(reading.row.num_tokens for reading in readings)
         self.scheduler.prefill.note(num_tokens - num_decoding, num_decoding, now_s - started_s)
-        drawn = [reading.row.sequence for reading in readings if reading.token is not None]
+        drawing = (one for one in readings if isinstance(one, TokenReading) and one.token is not None)
+        drawn = [one.row.sequence for one in drawing]
         gaps_s = [now_s - one.drawn_s for one in drawn if one.drawn_s is not None]
         for one in drawn:
             one.drawn_s = now_s
@@ -311,25 +320,30 @@ class Engine:
 
     def _advance(self, reading: Reading) -> list[StepOutput]:
         """Update a row's sequence with what was computed; return the outputs."""
-        sequence, token = reading.row.sequence, reading.token
-        sequence.pooled = reading.pooled
-        if reading.vector is not None:
-            if not reading.vector:
-                return [self._failed(sequence, VECTOR_ERROR)]
-            self._remove(sequence)
-            return [NewVector(sequence.info, reading.vector), Finished(sequence.info, "stop")]
-        sequence.prompt_scores += reading.prompt_scores
-        if token is None:
-            return []
+        sequence = reading.row.sequence
+        match reading:
+            case TokenReading():
+                sequence.prompt_scores += reading.prompt_scores
+                return [] if reading.token is None else self._continue(sequence, reading.token)
+            case PartReading():
+                sequence.pooled = reading.pooled
+                return []
+            case VectorReading():
+                return self._end_text(sequence, reading.vector)
+
+    def _end_text(self, sequence: Sequence, vector: bytes | None) -> list[StepOutput]:
+        if vector is None:
+            return [self._failed(sequence, VECTOR_ERROR)]
+        self._remove(sequence)
+        return [NewVector(sequence.info, vector), Finished(sequence.info, "stop")]
+
+    def _continue(self, sequence: Sequence, token: SampledToken) -> list[StepOutput]:
+        """Add a drawn token, unless the sequence is to have none."""
         if token.token_id == NO_TOKEN:
             if sequence.constraint is not None:
                 sequence.constraint.check()
                 return [self._failed(sequence, NOTHING_FOLLOWS)]
             return [self._failed(sequence, NUMERIC_ERROR)]
-        return self._continue(sequence, token)
-
-    def _continue(self, sequence: Sequence, token: SampledToken) -> list[StepOutput]:
-        """Add a drawn token, unless the sequence is to have none."""
         outputs = list[StepOutput]()
         if sequence.scores_prompt:
             outputs.append(PromptScores(sequence.info, tuple(sequence.prompt_scores)))

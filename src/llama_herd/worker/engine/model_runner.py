@@ -21,7 +21,7 @@ from llama_herd.model.upload import Send, upload
 from llama_herd.model.vector_head import Head
 from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.pooler import Pooler
-from llama_herd.worker.engine.runner import Read, Reading, Row
+from llama_herd.worker.engine.runner import Read, Reading, Row, TokenReading
 from llama_herd.worker.engine.sampling.sampler import likeliest, sample, sample_each, takes_likeliest
 from llama_herd.worker.engine.sampling.scores import Scores
 from llama_herd.worker.engine.sequence import Sequence
@@ -157,7 +157,7 @@ def readings_of(
     """What a forward has found for each row. tokens: of the complete rows, in their order."""
     drawn = iter(tokens)
     return [
-        Reading(
+        TokenReading(
             row,
             scores[number].tokens() if number in scores else [],
             next(drawn) if row.is_complete else None,

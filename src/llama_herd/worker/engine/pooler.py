@@ -13,7 +13,7 @@ from torch import Tensor
 
 from llama_herd.model.llama2 import RMSNorm
 from llama_herd.model.vector_head import Head
-from llama_herd.worker.engine.runner import Reading, Row
+from llama_herd.worker.engine.runner import PartReading, Reading, Row, VectorReading
 from llama_herd.worker.engine.sequence import Sequence
 
 
@@ -36,18 +36,16 @@ class Pooler:
         complete = [number for number, row in enumerate(rows) if row.is_complete]
         vectors = self._vectors({number: rows[number].sequence for number in complete}, sums)
         return [
-            Reading(row, [], None, vector=vectors[number])
-            if row.is_complete
-            else Reading(row, [], None, pooled=sums[number])
+            VectorReading(row, vectors[number]) if row.is_complete else PartReading(row, sums[number])
             for number, row in enumerate(rows)
         ]
 
-    def _vectors(self, complete: Mapping[int, Sequence], sums: Tensor) -> dict[int, bytes]:
+    def _vectors(self, complete: Mapping[int, Sequence], sums: Tensor) -> dict[int, bytes | None]:
         """The vectors of whole texts by their numbers in `sums`: those of one length together."""
         numbers_of: dict[int | None, list[int]] = defaultdict(list)
         for number, sequence in complete.items():
             numbers_of[sequence.num_dimensions].append(number)
-        vectors = dict[int, bytes]()
+        vectors = dict[int, bytes | None]()
         for dimensions, numbers in numbers_of.items():
             counts = sums.new_tensor([complete[number].num_pooled for number in numbers]).unsqueeze(-1)
             means = (sums[numbers] / counts).float()  # (N, C)
@@ -67,7 +65,7 @@ def _sums(rows: Rows[Row], states: Tensor) -> Tensor:
     return states
 
 
-def _bytes_of(vectors: Tensor) -> list[bytes]:
-    """Vectors as float32, little-endian; nothing of one with NaN or infinity."""
+def _bytes_of(vectors: Tensor) -> list[bytes | None]:
+    """Vectors as float32, little-endian; None for one with NaN or infinity."""
     numbers, is_finite = vectors.numpy().astype("<f4", copy=False), vectors.isfinite().all(dim=-1).tolist()
-    return [one.tobytes() if is_whole else b"" for one, is_whole in zip(numbers, is_finite, strict=True)]
+    return [one.tobytes() if is_whole else None for one, is_whole in zip(numbers, is_finite, strict=True)]

@@ -42,19 +42,30 @@ class Row(NamedTuple):
         return self.sequence.tokens(self.start + 1, self.start + 1 + self.num_scores)
 
 
-class Reading(NamedTuple):
-    """A forward's result for one row: log-probabilities of its prompt tokens, and the next token if due.
-
-    vector: of a text that is complete, float32; empty if it has NaN or infinity. pooled: of a text that is
-    not, for its next row.
-    """
+class TokenReading(NamedTuple):
+    """Found for a row of tokens: log-probabilities of its prompt tokens, and the next token if due."""
 
     row: Row
     prompt_scores: list[SampledToken]
     token: SampledToken | None
-    vector: bytes | None = None
-    pooled: object = None
 
+
+class PartReading(NamedTuple):
+    """Found for a text that goes on: what its next row adds to, which only the runner reads."""
+
+    row: Row
+    pooled: object
+
+
+class VectorReading(NamedTuple):
+    """Found for a text that is complete: its vector in float32, or None if it has NaN or infinity."""
+
+    row: Row
+    vector: bytes | None
+
+
+#: A forward's result for one row.
+Reading = TokenReading | PartReading | VectorReading
 
 #: Returns what a launched forward has found, waiting for the device if need be. To be called once.
 Read = Callable[[], list[Reading]]
