@@ -47,7 +47,7 @@ class Handling:
     awaits_start: bool = False
 
 
-#: At once, step by step.
+#: As for a job that no queue has brought: it is computed at once, and each token is an event.
 PLAIN = Handling()
 
 
