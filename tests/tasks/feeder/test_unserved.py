@@ -6,7 +6,7 @@ import pytest
 from redis import Redis
 
 from benchmarks.stand_in import StandIn
-from llama_herd.tasks.client.batch import window
+from llama_herd.tasks.client.batch import parked_rows, window
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.feeder import batch_feeder
 from tests.batch_api import BatchApi, rows
@@ -82,7 +82,7 @@ def test_a_batch_of_the_client_runs_what_is_served(redis_url: str, monkeypatch: 
 
 def test_more_than_may_be_parked_is_read_later(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "COUNT_WORKERS_S", 0.1)
-    monkeypatch.setattr(window, "MAX_PARKED", 10)
+    monkeypatch.setattr(parked_rows, "MAX_PARKED", 10)
     jobs = [{"prompt": "x", "model": model} for model in ["mistyped"] * 100 + ["tales"] * 5]
     with StandIn(redis_url), Client(redis_url) as client:
         batch = client.batch(jobs)

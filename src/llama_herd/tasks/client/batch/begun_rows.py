@@ -2,8 +2,9 @@
 
 from collections import deque
 
+from llama_herd.tasks.client.batch.parked_rows import MAX_PARKED
 from llama_herd.tasks.client.batch.row_feed import RowJob
-from llama_herd.tasks.client.batch.window import MAX_PARKED, BatchWindow
+from llama_herd.tasks.client.batch.window import BatchWindow
 from llama_herd.tasks.ledger.redis_call import together
 
 

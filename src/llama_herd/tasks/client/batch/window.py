@@ -18,6 +18,7 @@ from llama_herd.errors import KeptFull, RecordUnreadable
 from llama_herd.tasks.client.arguments import checked_count
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchJob, BatchRow
 from llama_herd.tasks.client.batch.joined_rows import items_of, rows_of
+from llama_herd.tasks.client.batch.parked_rows import ParkedRows
 from llama_herd.tasks.client.batch.row_feed import RowFeed, RowJob
 from llama_herd.tasks.client.batch.vector_room import VectorRoom
 from llama_herd.tasks.client.core import ClientCore
@@ -80,10 +81,6 @@ COUNT_WORKERS_S = 3.0
 #: How long to wait after Redis has answered a submission with an error.
 REFUSED_S = 1.0
 
-#: Most rows, and bytes of them, that wait here unsubmitted for a worker of their model while others run.
-MAX_PARKED = 16_384
-MAX_PARKED_BYTES = 32 << 20
-
 _UNSENT = Failure(code=ErrorCode.CANCELLED, message="the job was never submitted")
 
 #: Most items to hand out at once, roughly.
@@ -99,7 +96,7 @@ class BatchWindow:
     the jobs whose items the round before has handed out.
 
     Rows whose model no worker has take no room from others: a few of them wait in the queue, so that it shows
-    what is due, and more are parked here. In order none is, since none behind could be handed out.
+    what is due, and more are parked. In order none is, since none behind could be handed out.
     """
 
     #: Whether rows of models without workers are parked.
@@ -126,10 +123,7 @@ class BatchWindow:
         self.refusal = ""
         #: The models of all jobs so far.
         self.models: set[str] = set()
-        self._live: frozenset[str] | None = None
-        self._parked: deque[RowJob] = deque()
-        self._parked_bytes = 0
-        self._ready: deque[RowJob] = deque()
+        self._parked = ParkedRows(may_park=self.may_park and not in_order)
         #: The models that no worker had when workers were last counted, each with what may be meant.
         self.unserved: Mapping[str, str] = {}
         self._waiting: deque[RowJob] = deque()
@@ -157,29 +151,28 @@ class BatchWindow:
     def is_over(self) -> bool:
         """Whether all items have been handed out, and their jobs deleted from Redis."""
         is_busy = (
-            *(self._waiting, self._under_way, self._parked, self._ready),
-            *(self._ended, self._order and self._order.expected, self._handed_out),
+            *(self._waiting, self._under_way, self._parked, self._ended),
+            *(self._order and self._order.expected, self._handed_out),
         )
         return not (self._feed.is_open or any(is_busy))
 
     @property
     def without_worker(self) -> frozenset[str]:
         """The models of all jobs so far that no worker had when workers were last counted."""
-        return frozenset() if self._live is None else frozenset(self.models - self._live)
+        served = self._parked.served
+        return frozenset() if served is None else frozenset(self.models - served)
 
     @property
     def is_stalled(self) -> bool:
         """Whether each row that is read waits for a worker of a model that has none."""
-        if self._live is None:
-            return False
-        rows = [*self._under_way.values(), *self._waiting, *self._ready]
-        return bool(rows or self._parked) and not any(str(one.job.model) in self._live for one in rows)
+        parked, rows = self._parked, [*self._under_way.values(), *self._waiting]
+        is_served = parked.has_served or any(map(parked.is_served, rows))
+        return parked.served is not None and bool(rows or parked) and not is_served
 
     def stop(self) -> None:
         """Read no more rows. Jobs that were submitted go on to their end; parked rows are not done."""
         self._feed.stop()
         self._parked.clear()
-        self._ready.clear()
 
     async def cancel(self) -> None:
         """Read no more rows, and cancel the jobs under way. Their items are still to come.
@@ -239,13 +232,13 @@ class BatchWindow:
     async def _count_workers(self, now_s: float) -> None:
         workers = await self._core.reports.workers()
         self._count_at_s = now_s + COUNT_WORKERS_S
-        served = self._live = frozenset(worker.model for worker in workers)
+        served = frozenset(worker.model for worker in workers)
         missing = self.models - served - {*self._core.settings.standing_models}
         if missing:  # a paused one is no mistake
             tenant = self._core.settings.tenant
             missing -= {model_of(queue, tenant) for queue in await paused_queues(tenant)}
         self.unserved = {name: did_you_mean(close_models(name, sorted(served))) for name in missing}
-        self._unpark()
+        self._parked.note_served(served)
         if not workers:  # else they sweep
             left = [one.job_id for one in self._under_way.values() if one.job.ends_by(0) is not None]
             await end_late(self._core.ledger, left)
@@ -255,8 +248,8 @@ class BatchWindow:
 
     def _read_rows(self) -> None:
         """Read rows as long as there is room for their jobs: few for those whose model no worker has."""
-        held = Counter(self._may_run(one) for one in chain(self._waiting, self._under_way.values()))
-        while held[True] < self.size and not self._room.is_full and (self._ready or self._has_room):
+        held = Counter(map(self._parked.may_run, chain(self._waiting, self._under_way.values())))
+        while held[True] < self.size and not self._room.is_full and self._has_room:
             taken = self._next_row()
             if taken is None:
                 return
@@ -267,18 +260,17 @@ class BatchWindow:
             if model not in self.models:
                 self.models.add(model)
                 self._count_at_s = 0.0
-            may_run = self._may_run(taken)
+            may_run = self._parked.may_run(taken)
             if may_run or held[False] < min(self.size, MIN_WINDOW):
                 held[may_run] += 1
                 self._room.take(taken.row.index, taken.job)
                 self._waiting.append(taken)
             else:
-                self._parked.append(taken)
-                self._parked_bytes += taken.job.num_prompt_bytes
+                self._parked.park(taken)
 
     def _next_row(self) -> RowJob | BatchItem | None:
-        if self._ready:
-            return self._ready.popleft()
+        if (ready := self._parked.take_ready()) is not None:
+            return ready
         taken = self._feed.take()
         while isinstance(taken, RowJob) and taken.row.is_done:
             self._handed_out.append(taken.job_id)
@@ -287,24 +279,12 @@ class BatchWindow:
             self._order.expected.append(taken.row.index)
         return taken
 
-    def _may_run(self, one: RowJob) -> bool:
-        """Whether a row takes part in the window: not if other models have workers and its own has none."""
-        if not self._live or not self.may_park or self._order is not None:
-            return True
-        return str(one.job.model) in self._live
-
-    def _unpark(self) -> None:
-        """Let parked rows go on that may run now."""
-        parked, self._parked = self._parked, deque()
-        for one in parked:
-            (self._ready if self._may_run(one) else self._parked).append(one)
-        self._parked_bytes = sum(one.job.num_prompt_bytes for one in self._parked)
-
     @property
     def _has_room(self) -> bool:
         num_held = len(self._order.expected) if self._order is not None else 0
-        may_park = len(self._parked) < MAX_PARKED and self._parked_bytes < MAX_PARKED_BYTES
-        return may_park and len(self._ended) < MAX_GROUP and num_held < HELD_BACK * max(self.size, MIN_WINDOW)
+        may_hold = num_held < HELD_BACK * max(self.size, MIN_WINDOW)
+        may_read = not self._parked.is_full and len(self._ended) < MAX_GROUP and may_hold
+        return may_read or self._parked.has_ready
 
     async def _submit(self, now_s: float) -> None:
         lot = next(cut_into_lots(map(self._prepared, self._waiting)))
