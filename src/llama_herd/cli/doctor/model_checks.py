@@ -15,6 +15,7 @@ from llama_herd.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from llama_herd.worker.loading.memory_plan import MemoryPlan
+    from llama_herd.worker.loading.servable_model import ServableModel
 
 
 def check_torch(settings: WorkerSettings) -> Finding:
@@ -90,12 +91,9 @@ def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Findi
 
     `has_device`: whether the device is there and pinned, so that its memory can be checked.
     """
-    from llama_herd.model.files.sketch import TensorFact
     from llama_herd.worker.loading.hub_model import if_model_here
-    from llama_herd.worker.loading.model_summary import TypeShare
     from llama_herd.worker.loading.servable_model import ServableModel
 
-    subject, fix = "model", "name another file by --model or HERD_MODEL"
     here = if_model_here(settings)
     if here is None:
         yield _absent_model(settings)
@@ -103,29 +101,44 @@ def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Findi
     device = torch_name(here.device)
     try:
         with ServableModel.open(here, device) as servable:
-            parts = f"{len(servable.file.tensors)} tensors, a vocabulary of {servable.tokenizer.vocab_size:,}"
-            yield Finding("model", "ok", f"{here.served_model}: {parts}")
-            for complaint in servable.file.complaints:
-                yield Finding("model", "warn", complaint)
-            for complaint in servable.tokenizer.complaints:
-                yield Finding("tokens", "warn", complaint, "take a file of the same model that is newer")
-            try:
-                servable.check_chat()
-            except BadInput as error:
-                detail = f"jobs with messages are refused: {error}"
-                yield Finding("chat", "warn", detail, "use a model file with a repaired template")
+            yield from _file_findings(servable, here.served_model)
             if device == "cpu":
                 note = servable.kernels.note  # without them a model is served, but slowly
                 yield Finding.told(note, "kernels", "warn" if " Fix: " in note else "ok")
-            subject, fix = "memory", ""
             if has_device:
-                plan = servable.fitting_plan()
-                shares = TypeShare.by_type(map(TensorFact.from_info, servable.file.tensors))
-                types = ", ".join(share.type for share in shares)
-                yield Finding("weights", "ok", f"{types}: {plan.form_note}")
-                yield _memory_finding(plan, device)
+                yield from _memory_findings(servable, device)
     except BadInput as error:
-        yield Finding.told(error, subject, fix=fix)
+        yield Finding.told(error, "model", fix="name another file by --model or HERD_MODEL")
+
+
+def _file_findings(servable: "ServableModel", name: str) -> Iterator[Finding]:
+    """What is in the model's files, and what of it is wrong though they can be served."""
+    parts = f"{len(servable.file.tensors)} tensors, a vocabulary of {servable.tokenizer.vocab_size:,}"
+    yield Finding("model", "ok", f"{name}: {parts}")
+    for complaint in servable.file.complaints:
+        yield Finding("model", "warn", complaint)
+    for complaint in servable.tokenizer.complaints:
+        yield Finding("tokens", "warn", complaint, "take a file of the same model that is newer")
+    try:
+        servable.check_chat()
+    except BadInput as error:
+        detail = f"jobs with messages are refused: {error}"
+        yield Finding("chat", "warn", detail, "use a model file with a repaired template")
+
+
+def _memory_findings(servable: "ServableModel", device: str) -> Iterator[Finding]:
+    """Whether the model fits, and in which form its weights would be kept."""
+    from llama_herd.model.files.sketch import TensorFact
+    from llama_herd.worker.loading.model_summary import TypeShare
+
+    try:
+        plan = servable.fitting_plan()
+    except BadInput as error:
+        yield Finding.told(error, "memory")
+        return
+    shares = TypeShare.by_type(map(TensorFact.from_info, servable.file.tensors))
+    yield Finding("weights", "ok", f"{', '.join(share.type for share in shares)}: {plan.form_note}")
+    yield _memory_finding(plan, device)
 
 
 def _absent_model(settings: WorkerSettings) -> Finding:

@@ -7,7 +7,7 @@ on behind it. A file that has come whole is checked by its digest before anybody
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -90,16 +90,10 @@ def fetch_model(
             _fetch_file(listing, index, lambda _: None, None)
         choice = choose(listing, name, room)
         missing = _missing(listing, choice)
-    done = choice.num_bytes - sum(file.num_bytes for file in missing)
     if missing:
         tell(choice)
     with translated(name.repo, cache_folder()):
-        for file in missing:
-            if file.name.endswith(".safetensors"):
-                check(listing.folder, name.repo)
-            note_all = partial(_note_all, note, choice.num_bytes, done)
-            _fetch_file(listing, file, note_all, check if file.name == choice.name else None)
-            done += file.num_bytes
+        _fetch_files(listing, choice, missing, note, check)
         _note_newest_commit(listing)
     return HubModel(listing.folder / choice.name, choice, bool(missing))
 
@@ -107,6 +101,19 @@ def fetch_model(
 def _missing(listing: RepoListing, choice: ChosenFiles) -> list[HubFile]:
     """The chosen files that are not in the cache."""
     return [file for file in choice.files if not (listing.folder / file.name).is_file()]
+
+
+def _fetch_files(
+    listing: RepoListing, choice: ChosenFiles, missing: Sequence[HubFile], note: ProgressHook, check: Check
+) -> None:
+    """Fetch what of the chosen files is missing. `note` hears of the bytes of all."""
+    done = choice.num_bytes - sum(file.num_bytes for file in missing)
+    for file in missing:
+        if file.name.endswith(".safetensors"):
+            check(listing.folder, listing.repo)
+        note_all = partial(_note_all, note, choice.num_bytes, done)
+        _fetch_file(listing, file, note_all, check if file.name == choice.name else None)
+        done += file.num_bytes
 
 
 def _note_all(note: ProgressHook, num_all: int, done: int, num_bytes: int) -> None:

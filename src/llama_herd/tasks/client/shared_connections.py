@@ -220,12 +220,15 @@ class SubscriptionHub:
                     for inbox in self._inboxes.get(name, ()):
                         inbox.put(message)
                 case [b"subscribe", bytes(name), _]:
-                    # From now on messages come; earlier ones may be missing.
-                    if self._unconfirmed:
-                        self._unconfirmed[0].discard(name)
-                        if not self._unconfirmed[0]:
-                            self._unconfirmed.popleft()
-                    self._note_missing([name])
+                    self._note_confirmed(name)
+
+    def _note_confirmed(self, name: bytes) -> None:
+        """From now on messages of a channel come; earlier ones may be missing."""
+        if self._unconfirmed:
+            self._unconfirmed[0].discard(name)
+            if not self._unconfirmed[0]:
+                self._unconfirmed.popleft()
+        self._note_missing([name])
 
     async def _ping_until_idle(self) -> None:
         """Ping, to notice a Redis that is gone without a word; return once nobody has listened for IDLE_S."""
