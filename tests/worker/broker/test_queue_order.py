@@ -146,7 +146,7 @@ def test_nothing_is_asked_for_while_all_queues_are_closed(taker: Taker) -> None:
 
 def test_a_queue_that_was_left_out_is_asked_again_once_it_has_places(taker: Taker, redis: Redis) -> None:
     redis.delete(*NAMES[1:])
-    taker.channel._places_now = QueuePlaces(num=4, num_own=1)
+    taker.channel.places.now = QueuePlaces(num=4, num_own=1)
     taker.channel.longest_wait_s = 60
     assert taker.take(2) == [NAMES[0]] * 2
     with pytest.raises(TimeoutError):

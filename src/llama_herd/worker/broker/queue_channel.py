@@ -4,7 +4,6 @@ A stock worker exits on an item that it cannot read. Some such items are put bac
 too. Here they go to the dead letters, with the reason.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from math import inf
@@ -13,7 +12,6 @@ from time import monotonic
 from typing import Any
 
 import structlog
-from celery.worker.state import reserved_requests
 from kombu.asynchronous import get_event_loop
 from kombu.transport import redis as redis_transport
 from kombu.utils.encoding import bytes_to_str
@@ -21,13 +19,13 @@ from kombu.utils.json import loads
 from redis import Redis
 from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
-from llama_herd.tasks.app import app
 from llama_herd.tasks.connection.temporary_errors import is_wrong_type
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.priority import lists_of
 from llama_herd.worker import process
 from llama_herd.worker.broker.held_messages import QoS, RawMessage
+from llama_herd.worker.broker.held_places import HeldPlaces
 from llama_herd.worker.broker.later_tasks import LaterTasks
 from llama_herd.worker.broker.long_messages import TooLong, short_stand_in
 from llama_herd.worker.broker.message_json import UNREADABLE
@@ -39,10 +37,9 @@ from llama_herd.worker.broker.message_lot import (
 )
 from llama_herd.worker.broker.message_notes import MessageNotes
 from llama_herd.worker.broker.message_wait import MessageWait
-from llama_herd.worker.broker.queue_order import QueueOrder, QueuePlaces
+from llama_herd.worker.broker.queue_order import QueueOrder
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
 from llama_herd.worker.insisting import insist
-from llama_herd.worker.settings import NUM_LOOK_AHEAD
 
 log = structlog.get_logger(__name__)
 
@@ -103,6 +100,10 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
     @cached_property
     def notes(self) -> MessageNotes:
         return MessageNotes(self.unacked_key, self.unacked_index_key)
+
+    @cached_property
+    def places(self) -> HeldPlaces:
+        return HeldPlaces(self)
 
     @property
     def unpaused_queues(self) -> list[str]:
@@ -178,11 +179,11 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
             return
         if self.spoilt.are_due:
             self._look_for_spoilt()
-        self._note_later()
-        num_in_hand = self._num_in_hand
+        self.later.note(self.places.taken_by_later)
+        num_in_hand = self.places.num_in_hand
         queues = [one for one in self.unpaused_queues if one not in self.spoilt.names]
-        now = self._places_now.open_to(self.active_queues, num_in_hand)
-        allowed = now & self._with_places_later(num_in_hand)
+        now = self.places.open_now(num_in_hand)
+        allowed = now & self.places.open_later(num_in_hand)
         if asked := self._order.in_turn([one for one in queues if one in allowed], num_in_hand):
             longest_s = self.longest_wait_s if now.issuperset(queues) else LEFT_OUT_S
             self._in_poll = self.client.connection
@@ -203,46 +204,6 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
             return max(0.0, self._wait.until_s - monotonic())
         left_s = self._left_until_s - monotonic()
         return left_s if left_s > 0 else inf
-
-    @property
-    def _num_in_hand(self) -> Counter[str]:
-        """Messages by queue, but for those whose ETA has not come; nobody asks where there is one queue."""
-        requests = reserved_requests if len(self.active_queues) > 1 else ()
-        return Counter(request.delivery_info["routing_key"] for request in requests)
-
-    def _with_places_later(self, num_in_hand: Counter[str]) -> set[str]:
-        """The queues of which one more message for later may be taken."""
-        queues = self.active_queues
-        if not self._counts_later:
-            return set(queues)
-        return self._places_later.open_to(queues, self.qos.num_held() - num_in_hand)
-
-    @property
-    def _counts_later(self) -> bool:
-        """Whether it matters whose messages are for later: of one queue Celery's own limit does."""
-        return len(self.active_queues) > 1 and len(self.qos._delivered) > self._places_later.num_own
-
-    @cached_property
-    def _places_now(self) -> QueuePlaces:
-        return QueuePlaces(process.own_settings().num_places, NUM_LOOK_AHEAD)
-
-    @cached_property
-    def _places_later(self) -> QueuePlaces:
-        """Beyond its limit Celery would count messages for later among those for now."""
-        num = app.conf.worker_eta_task_limit - process.own_settings().num_places
-        return QueuePlaces(num, num // (2 * len(self.active_queues)))
-
-    def _note_later(self) -> None:
-        """Note where messages for later take the places of jobs."""
-        queues, num_later = self.active_queues, Counter[str]()
-        if len(queues) == 1:
-            num = self.qos.num - len(reserved_requests)
-            num_later.update(dict.fromkeys(queues, num if num > self._places_later.num else 0))
-        elif self._counts_later:
-            num_later = self.qos.num_held() - self._num_in_hand
-            for queue in self._places_later.open_to(queues, num_later):
-                del num_later[queue]
-        self.later.note(+num_later)
 
     def _look_for_spoilt(self) -> None:
         with self.conn_or_acquire() as client:
@@ -310,7 +271,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         for taken in lot.messages:
             self._order.note(queue)
             self._handle(taken)
-        self._note_later()  # there may be no more looks until one is due
+        self.later.note(self.places.taken_by_later)  # there may be no more looks until one is due
         return bool(lot.messages)
 
     def _num_wanted(self, found: Sequence[str]) -> int:
@@ -319,13 +280,13 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         No more than is its turn, one where messages for later are counted, and none that would wait here
         beside others that run: another worker may run it at once.
         """
-        queue, num_in_hand = found[0], self._num_in_hand
-        if self._counts_later:
+        queue, num_in_hand = found[0], self.places.num_in_hand
+        if self.places.counts_later:
             return 1
         most = min(MAX_MESSAGES, self.qos.can_consume_max_estimate() or MAX_MESSAGES)
         if self.num_others():
             most = min(most, self._num_free_rows or most)
-        places = self._places_now.left_to(queue, self.active_queues, num_in_hand)
+        places = self.places.now.left_to(queue, self.active_queues, num_in_hand)
         return self._order.num_in_turn(found, num_in_hand, min(most, places))
 
     def _take(self, queue: str, num: int) -> MessageLot:
