@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence as Rows
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.errors import FieldError, GenerationError, InvalidJob
@@ -80,21 +80,22 @@ class TextMaker:
 
         Raises InvalidJob or GenerationError.
         """
-        same: dict[str, Any] = {
-            "job_id": job_id,
-            "params": NO_TOKENS,
-            "seed": seed_of(job_id),
-            "max_length": self.room,
-            "eos_ids": frozenset(),
-            "detokenizer": Detokenizer((), ()),
-            "deadline_s": deadline_s,
-            "tenant": job.tenant,
-            "priority": job.priority,
-            "handling": handling,
-        }
+        sequence_of = partial(
+            Sequence,
+            job_id=job_id,
+            params=NO_TOKENS,
+            seed=seed_of(job_id),
+            max_length=self.room,
+            eos_ids=frozenset(),
+            detokenizer=Detokenizer((), ()),
+            deadline_s=deadline_s,
+            tenant=job.tenant,
+            priority=job.priority,
+            handling=handling,
+        )
         texts = self._ranked(job, chat) if isinstance(job, RankingJob) else self._embedded(job)
         return [
-            Sequence(prompt_ids=ids, choice=number, vector=form, **same)
+            sequence_of(prompt_ids=ids, choice=number, vector=form)
             for number, (ids, form) in enumerate(texts)
         ]
 
