@@ -273,8 +273,8 @@ def _serve(
             runner.now_s = max(runner.now_s, next_s())
         take_due()
         engine.admit()
-        while rest_s := engine.rest_s:
-            until_s = runner.now_s + rest_s
+        while delay_s := engine.delay_s:
+            until_s = runner.now_s + delay_s
             runner.now_s = min(until_s, next_s())
             if runner.now_s == until_s:
                 break

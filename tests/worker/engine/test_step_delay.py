@@ -8,13 +8,13 @@ from benchmarks.simulated_card import PIECES, Costs, OverlappingRunner, Simulate
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
-from llama_herd.worker.engine.rest import (
+from llama_herd.worker.engine.sequence import Sequence
+from llama_herd.worker.engine.step_delay import (
     ARRIVAL_STEPS,
     CONFIRM_STEPS,
     CONFIRM_STEPS_IN_FLIGHT,
-    Rest,
+    StepDelay,
 )
-from llama_herd.worker.engine.sequence import Sequence
 
 STEP_S = 1.0
 #: Of steps that take as long, whatever is in them.
@@ -22,25 +22,25 @@ COSTS = Costs(step_s=STEP_S, row_s=0, cached_token_s=0, prompt_s=0, prompt_token
 
 
 class Desk:
-    """A rest on a clock that the test moves; a step takes a second."""
+    """A delay on a clock that the test moves; a step takes a second."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
         prefill = PrefillBudget(16)
         prefill.note(0, 1, STEP_S)
-        self.rest = Rest(prefill, lambda: self.now_s)
+        self.delay = StepDelay(prefill, lambda: self.now_s)
 
     def left_s(self, *, is_in_flight: bool = False, may_gather: bool = False) -> float:
-        return self.rest.left_s(is_in_flight=is_in_flight, may_gather=lambda: may_gather)
+        return self.delay.left_s(is_in_flight=is_in_flight, may_gather=lambda: may_gather)
 
     def begin(self, job_id: str, record_s: float | None = None) -> Sequence:
         """Admit a job. Its start is recorded after this time, if any."""
         params = SamplingParams(max_tokens=4)
         one = Sequence(job_id, [1], params, 1, 64, frozenset(), Detokenizer([b"x"] * 2))
         one.is_confirmed = False
-        self.rest.note_begun(one)
+        self.delay.note_begun(one)
         if record_s is not None:
-            self.rest.note_confirmed(one, self.now_s + record_s)
+            self.delay.note_confirmed(one, self.now_s + record_s)
         return one
 
 
@@ -53,9 +53,9 @@ def desk() -> Desk:
 def test_a_start_is_awaited_until_it_is_on_record(desk: Desk, is_in_flight: bool, steps: float) -> None:
     first, second = desk.begin("first"), desk.begin("second")
     assert desk.left_s(is_in_flight=is_in_flight) == pytest.approx(steps * STEP_S)
-    desk.rest.note_confirmed(first, desk.now_s)
+    desk.delay.note_confirmed(first, desk.now_s)
     assert desk.left_s(is_in_flight=is_in_flight) == pytest.approx(steps * STEP_S)
-    desk.rest.note_confirmed(second, desk.now_s)
+    desk.delay.note_confirmed(second, desk.now_s)
     assert not desk.left_s(is_in_flight=is_in_flight)
 
 
@@ -67,7 +67,7 @@ def test_all_starts_of_a_step_are_awaited_no_longer_than_one(desk: Desk) -> None
     assert desk.now_s < begun_s + CONFIRM_STEPS * STEP_S
     desk.now_s = begun_s + CONFIRM_STEPS * STEP_S
     assert desk.left_s() == pytest.approx(0, abs=1e-9)
-    desk.rest.end()
+    desk.delay.note_step()
     desk.begin("of the next step")
     assert desk.left_s() == pytest.approx(CONFIRM_STEPS * STEP_S)
 
@@ -77,14 +77,14 @@ def test_slow_starts_are_not_awaited_until_one_is_quick_again(desk: Desk) -> Non
     desk.begin("next")
     assert not desk.left_s()
     assert desk.left_s(is_in_flight=True), "a step in flight lasts longer than that"
-    desk.rest.end()
+    desk.delay.note_step()
     desk.begin("quick", record_s=0.01 * STEP_S)
     desk.begin("last")
     assert desk.left_s()
 
 
 def test_one_that_has_ended_is_not_awaited(desk: Desk) -> None:
-    desk.rest.note_removed(desk.begin("cancelled"))
+    desk.delay.note_removed(desk.begin("cancelled"))
     assert not desk.left_s()
 
 
@@ -92,12 +92,12 @@ def test_one_that_has_ended_is_not_awaited(desk: Desk) -> None:
 def test_jobs_that_arrive_together_are_awaited_where_no_stream_waits_for_them(
     desk: Desk, asked: dict[str, Any]
 ) -> None:
-    desk.rest.note_arrival(is_idle=True)
+    desk.delay.note_arrival(is_idle=True)
     assert desk.left_s(may_gather=True) == pytest.approx(ARRIVAL_STEPS * STEP_S)
     assert not desk.left_s(**asked)
     for _ in range(20):
         desk.now_s += 0.9 * ARRIVAL_STEPS * STEP_S
-        desk.rest.note_arrival(is_idle=False)
+        desk.delay.note_arrival(is_idle=False)
     assert not desk.left_s(may_gather=True), "that is more than a step"
 
 
@@ -118,7 +118,7 @@ def test_a_job_beside_streams_loses_no_step_if_its_start_is_recorded_soon(
         (begun_s, info), *_ = one.begun
         one.begun.clear()
         recorded_s, came_s = begun_s + record_steps * STEP_S, runner.now_s - STEP_S / 2
-        runner.now_s = min(runner.now_s + engine.rest_s, recorded_s)
+        runner.now_s = min(runner.now_s + engine.delay_s, recorded_s)
         while name not in one.drawn_s:
             if runner.now_s >= recorded_s:
                 engine.confirm([info], recorded_s)
@@ -160,4 +160,4 @@ def test_outputs_that_wait_for_their_prompt_say_nothing_of_how_long_a_start_take
     one.step(1)
     one.submit("next", [4], 20, is_confirmed=False)
     engine.admit()
-    assert engine.rest_s == pytest.approx(CONFIRM_STEPS * STEP_S)
+    assert engine.delay_s == pytest.approx(CONFIRM_STEPS * STEP_S)

@@ -85,11 +85,11 @@ def test_a_prompt_is_not_put_off_while_a_stream_runs(desk: Desk, model: LoadedMo
     desk.thread.stop()
     engine.scheduler.prefill.note(0, 1, LONG_STEP_S)
     engine.submit(sequence(model, "first"))
-    assert 0 < engine.rest_s < LONG_STEP_S
+    assert 0 < engine.delay_s < LONG_STEP_S
     engine.step()
-    assert not engine.rest_s
+    assert not engine.delay_s
     engine.submit(sequence(model, "second"))
-    assert not engine.rest_s
+    assert not engine.delay_s
 
 
 def test_an_aborted_sequence_ends_with_its_first_reason(

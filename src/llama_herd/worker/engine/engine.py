@@ -26,7 +26,6 @@ from llama_herd.worker.engine.interface import (
     StepOutput,
 )
 from llama_herd.worker.engine.prefill_budget import PrefillBudget
-from llama_herd.worker.engine.rest import Rest
 from llama_herd.worker.engine.runner import (
     PartReading,
     Read,
@@ -40,6 +39,7 @@ from llama_herd.worker.engine.sampling.row import NO_TOKEN
 from llama_herd.worker.engine.scheduler import Scheduler
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.size_limits import SizeLimits
+from llama_herd.worker.engine.step_delay import StepDelay
 from llama_herd.worker.engine.step_failures import (
     MEMORY_ERROR,
     NOTHING_FOLLOWS,
@@ -94,7 +94,7 @@ class Engine:
         self._flights: deque[Flight] = deque()
         self._read_s = 0.0  # when a forward was read last
         self._size_limits = SizeLimits()
-        self._rest = Rest(prefill, clock)
+        self._delay = StepDelay(prefill, clock)
         self._num_steps = self._num_recomputed_tokens = 0
         self._figures = StepFigures()
 
@@ -103,17 +103,17 @@ class Engine:
         return bool(self._flights) or self.scheduler.has_work
 
     @property
-    def rest_s(self) -> float:
+    def delay_s(self) -> float:
         """The seconds by which to put off the next step, so that more is computed in it."""
         if not self._sequences:
             return 0.0
-        return self._rest.left_s(
+        return self._delay.left_s(
             is_in_flight=bool(self._flights), may_gather=lambda: self.scheduler.may_gather
         )
 
     def submit(self, *sequences: Sequence) -> None:
         """Take sequences. From now on no other thread may touch them."""
-        self._rest.note_arrival(is_idle=not self._sequences)
+        self._delay.note_arrival(is_idle=not self._sequences)
         for sequence in sequences:
             self._sequences[sequence.info] = sequence
             self._note_deadline(sequence)
@@ -125,7 +125,7 @@ class Engine:
             if sequence := self._sequences.get(info):
                 sequence.is_confirmed = True
                 if sequence.has_begun:  # other outputs of its job may not
-                    self._rest.note_confirmed(sequence, self.clock() if at_s is None else at_s)
+                    self._delay.note_confirmed(sequence, self.clock() if at_s is None else at_s)
 
     def abort(self, infos: Iterable[SequenceInfo], reason: Abort) -> None:
         """End sequences at the next step; `dropped` ends them without an output. The first reason stays."""
@@ -161,7 +161,7 @@ class Engine:
         """
         num_before = len(self._flights)
         self.admit()
-        self._rest.end()
+        self._delay.note_step()
         self._compute(self.scheduler.next_batch())
         for _ in range(num_before):
             self._read(self._flights.popleft())
@@ -228,7 +228,7 @@ class Engine:
     def _begin(self, sequence: Sequence) -> Admitted:
         sequence.has_begun = True
         sequence.note_admitted()
-        self._rest.note_begun(sequence)
+        self._delay.note_begun(sequence)
         self._note_deadline(sequence)
         if sequence.choice == 0 or sequence.vector is not None:  # other outputs share a prompt
             self._figures = self._figures.with_prompt(len(sequence.prompt_ids))
@@ -364,7 +364,7 @@ class Engine:
 
     def _remove(self, sequence: Sequence, *, is_sound: bool = True) -> None:
         self._sequences.pop(sequence.info, None)
-        self._rest.note_removed(sequence)
+        self._delay.note_removed(sequence)
         self.scheduler.remove(sequence, is_sound=is_sound)
 
     def _hand_on(self, outputs: list[StepOutput]) -> None:

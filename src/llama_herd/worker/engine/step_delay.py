@@ -1,4 +1,4 @@
-"""Rest: by how much the next step is put off, so that more is computed in it."""
+"""StepDelay: for how long the next step is put off, so that more is computed in it."""
 
 from collections.abc import Callable
 
@@ -13,11 +13,11 @@ ARRIVAL_STEPS = 1 / 8
 CONFIRM_STEPS, CONFIRM_STEPS_IN_FLIGHT = 1 / 16, 1 / 2
 
 
-class Rest:
+class StepDelay:
     """Two reasons to put a step off, each for a small part of a step without prompts.
 
     *Jobs that arrive together* with the first at an idle engine come one by one. Their prompts are computed
-    together: beside streams few of their tokens would fit into a step. An engine that had nothing to do rests
+    together: beside streams few of their tokens would fit into a step. An engine that had nothing to do waits
     after each arrival, for a step in all.
 
     *Starts that are not on record yet* when their jobs are admitted beside streams. Each would lose the step
@@ -55,12 +55,12 @@ class Rest:
         """A sequence has ended."""
         self._starting.discard(sequence.info)
 
-    def end(self) -> None:
+    def note_step(self) -> None:
         """A step begins: what is not confirmed by now has lost it."""
         self._starting.clear()
 
     def left_s(self, *, is_in_flight: bool, may_gather: Callable[[], bool]) -> float:
-        """The seconds that are left of it. `may_gather`: whether more prompts could join it for nothing."""
+        """The seconds that are left. `may_gather`: whether more prompts could join it for nothing."""
         now_s, left_s = self._clock(), 0.0
         if self._starting:
             steps = CONFIRM_STEPS_IN_FLIGHT if is_in_flight else CONFIRM_STEPS

@@ -98,7 +98,7 @@ class EngineThread(threading.Thread):
             self._stats = self._engine.stats
 
     def _take_waiting(self) -> None:
-        """Run the calls that have arrived; sleep here only while the engine has nothing to do, or rests.
+        """Run the calls that have arrived; sleep here only without work, or while a step is put off.
 
         Every call is worth a step: a new sequence, one that may be computed now, or one to end.
         """
@@ -109,10 +109,10 @@ class EngineThread(threading.Thread):
             self._take(self._inbox.get())
         while not self._is_stopping:
             self._engine.admit()  # perhaps into the last slot: then nothing more is waited for
-            if not (rest_s := self._engine.rest_s):
+            if not (delay_s := self._engine.delay_s):
                 return
             try:
-                self._take(self._inbox.get(timeout=rest_s))
+                self._take(self._inbox.get(timeout=delay_s))
             except Empty:
                 return
 
