@@ -9,7 +9,8 @@ from redis import Redis
 from llama_herd.cli.job_options import parse_duration
 from llama_herd.errors import BadInput
 from llama_herd.tasks.client.client import Client
-from llama_herd.tasks.ledger.ledger import CancelReason, Ledger
+from llama_herd.tasks.ledger.answers import CancelReason
+from llama_herd.tasks.ledger.ledger import Ledger
 from tests.cli.herd_command import invoke
 from tests.tasks.herd import Herd
 from tests.tasks.ledger.test_dead_letters import poison

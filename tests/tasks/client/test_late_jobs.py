@@ -1,9 +1,10 @@
-"""A job whose deadline is over ends for whoever waits for it, though no worker is up."""
+"""A job that is to end does so for whoever looks at it, though no worker is up or its own has died."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from inspect import signature
 from threading import Barrier
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 from llama_herd.tasks import Client
 from llama_herd.tasks.client import follower
 from llama_herd.tasks.client.batch import window
+from llama_herd.tasks.ledger import left_jobs
+from llama_herd.tasks.ledger.answers import Cancellation
 from llama_herd.tasks.protocol.events import End
-from tests.chaos.harness.patience import PATIENCE_S
+from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.tasks.client.test_readers import follow, readers_at, until
 from tests.tasks.herd import JOB, Herd, end, started, token
 
@@ -45,6 +48,23 @@ def test_a_late_job_ends_for_who_reads_it(client: Client, herd: Herd, way: Calla
     assert herd.redis.zscore("herd:default:untold", "a") is not None, "Celery is told by the next worker"
 
 
+#: Whoever calls these does not ask how the job is.
+ASK_NOTHING = ("place", "cancel", "purge")
+LOOKS = [
+    name
+    for name, method in vars(Client).items()
+    if callable(method) and [*signature(method).parameters][1:2] == ["job_id"] and name not in ASK_NOTHING
+]
+
+
+@pytest.mark.parametrize("name", [*LOOKS, "retry"])
+def test_it_ends_for_who_looks_at_it_in_any_way(client: Client, herd: Herd, name: str) -> None:
+    herd.submit("a", LATE)
+    found = getattr(client, name)("a")
+    assert not isinstance(found, Iterator) or list(found)
+    assert last_of(herd, "a").finish_reason == "deadline"
+
+
 def test_it_ends_once_its_time_is_over(client: Client) -> None:
     job_id = client.submit(prompt="x", timeout_s=0.3)
     with pytest.raises(TimeoutError):
@@ -59,13 +79,50 @@ def test_one_look_is_enough_for_who_comes_again_and_again(client: Client, herd: 
     assert (client.job("b").state, last_of(herd, "b").finish_reason) == ("failed", "deadline")
 
 
-def leave_late(herd: Herd) -> None:
+@pytest.mark.parametrize(
+    "way",
+    [Client.status, Client.jobs, partial(Client.jobs, state="queued"), partial(Client.jobs, state="failed")],
+)
+def test_late_jobs_end_for_who_lists_them(client: Client, herd: Herd, way: Callable[[Client], Any]) -> None:
+    herd.submit("a", LATE)
+    herd.submit("b", JOB.model_copy(update={"not_before": 2, "deadline_ms": 3}))
+    leave_late(herd, "c")
+    way(client)
+    for job_id in ("a", "b"):
+        assert last_of(herd, job_id).finish_reason == "deadline"
+    assert herd.field("c", "cancel") == "deadline", "its worker has a moment"
+    herd.fall_silent("c")
+    way(client)
+    assert [one.job_id for one in client.jobs(state="failed")] == ["c", "b", "a"]
+    assert client.jobs() == []
+    assert client.status().pending == 0
+
+
+def test_very_many_end_in_several_looks(client: Client, herd: Herd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(left_jobs, "MAX_ENDS", 2)
+    herd.submit("later", JOB.model_copy(update={"deadline_ms": 2**52}))
+    for number in range(5):
+        herd.submit(f"job-{number}", LATE)
+    assert [client.status().pending for _ in range(4)] == [4, 2, 1, 1]
+
+
+def test_a_spoilt_key_hides_no_other_job(client: Client, herd: Herd) -> None:
+    herd.submit("a", LATE)
+    herd.submit("b", LATE)
+    herd.redis.set(herd.ledger.job_key("a"), "spoilt")
+    assert client.status().pending == 1
+    assert last_of(herd, "b").finish_reason == "deadline"
+    herd.redis.set("herd:default:pending:deadlines", "spoilt")
+    assert client.status().pending == 1
+
+
+def leave_late(herd: Herd, job_id: str = "a") -> None:
     """A job that has begun, whose deadline is over and whose worker is silent."""
-    herd.submit("a", JOB.model_copy(update={"deadline_ms": 2**52}))
-    herd.claim("a")
-    herd.emit("one", started("a"), token("a", 2, 0))
-    herd.redis.hset(herd.ledger.job_key("a"), "deadline_ms", 1)
-    herd.fall_silent("a")
+    herd.submit(job_id, JOB.model_copy(update={"deadline_ms": 2**52}))
+    herd.claim(job_id)
+    herd.emit("one", started(job_id), token(job_id, 2, 0))
+    herd.redis.hset(herd.ledger.job_key(job_id), "deadline_ms", 1)
+    herd.fall_silent(job_id)
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
@@ -79,6 +136,11 @@ def test_readers_of_one_loop_end_it_too(redis_url: str, herd: Herd, *, is_begun:
             await until(lambda: all(seen), "all have read what is there")
             herd.redis.hset(herd.ledger.job_key("a"), "deadline_ms", 1)
             herd.fall_silent("a")
+            if is_begun:
+                await until(
+                    lambda: herd.redis.hget(herd.ledger.job_key("a"), "cancel"), "its worker is asked"
+                )
+                herd.fall_silent("a")
             await asyncio.wait_for(asyncio.gather(*reading), PATIENCE_S)
         assert {one[-1].finish_reason for one in seen} == {last_of(herd, "a").finish_reason} == {"deadline"}
 
@@ -104,22 +166,64 @@ def test_a_job_that_readers_of_one_loop_have_waited_for_ends_too(redis_url: str,
 
 def test_what_a_dead_worker_has_left_ends_with_its_text(client: Client, herd: Herd) -> None:
     leave_late(herd)
+    assert client.job("a").state == "running"
+    herd.fall_silent("a")
     result = client.result("a", timeout_s=PATIENCE_S)
     assert (result.finish_reason, result.text, result.worker) == ("deadline", "<2.1>", "w")
     assert herd.kinds("one", token("a", 3, 1)) == ["fenced"]
 
 
 def test_a_worker_that_has_it_ends_it(client: Client, herd: Herd) -> None:
-    """Also a worker that had lost Redis: it has the time from one look to the next."""
+    """Also a worker that had lost Redis: it has a moment, however many look meanwhile."""
     leave_late(herd)
-    with pytest.raises(TimeoutError):
-        client.result("a", timeout_s=0)
-    herd.renew("a", "one")
+    for _ in range(3):
+        assert client.job("a").state == "running"
     with pytest.raises(TimeoutError):
         client.result("a", timeout_s=0.2)
     assert herd.field("a", "cancel") == "deadline", "it is asked to"
     assert herd.kinds("one", end("a", 3, 1, finish_reason="deadline")) == ["ok"]
     assert client.result("a").text == "<2.1>"
+
+
+@pytest.mark.long  # for as long as its worker has
+def test_who_asks_for_its_state_alone_hears_of_its_end(client: Client, herd: Herd) -> None:
+    leave_late(herd)
+    wait_until(lambda: client.job("a").finish_reason == "deadline", "its worker has had its moment")
+    assert last_of(herd, "a").n == 1
+
+
+def leave_cancelled(client: Client, herd: Herd) -> None:
+    """A job whose worker dies before it hears of the cancel."""
+    herd.submit("a")
+    herd.claim("a")
+    herd.emit("one", started("a"), token("a", 2, 0))
+    assert client.cancel("a") is Cancellation.ASKED
+    herd.fall_silent("a")
+
+
+@pytest.mark.parametrize("way", [Client.result, Client.job])
+def test_a_cancelled_job_ends_though_its_worker_has_died(
+    client: Client, herd: Herd, way: Callable[..., Any]
+) -> None:
+    leave_cancelled(client, herd)
+    assert way(client, "a").finish_reason == last_of(herd, "a").finish_reason == "cancelled"
+
+
+def test_it_ends_for_readers_of_one_loop(redis_url: str, client: Client, herd: Herd) -> None:
+    async def scene() -> None:
+        async with readers_at(redis_url) as readers:
+            seen: list[Any] = []
+            reading = asyncio.create_task(follow(readers, redis_url, "a", seen))
+            await until(lambda: seen, "it has read what is there")
+            await until(lambda: client.cancel("a") is Cancellation.ASKED, "its worker is asked")
+            herd.fall_silent("a")
+            await asyncio.wait_for(reading, PATIENCE_S)
+        assert seen[-1].finish_reason == last_of(herd, "a").finish_reason == "cancelled"
+
+    herd.submit("a")
+    herd.claim("a")
+    herd.emit("one", started("a"))
+    asyncio.run(scene())
 
 
 def test_readers_and_a_worker_that_meet_write_one_end(client: Client, herd: Herd) -> None:
@@ -147,3 +251,17 @@ def test_a_batch_ends_rows_whose_time_is_over(client: Client, monkeypatch: pytes
     assert (item.index, item.failure and item.failure.code) == (0, "deadline")
     batch.cancel()
     assert [one.index for one in batch] == [1]
+
+
+def test_a_cancelled_batch_ends_though_its_worker_has_died(
+    client: Client, herd: Herd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window, "COUNT_WORKERS_S", 0.0)
+    batch = client.batch([{"prompt": "x"}], run_id="r")
+    batch.poll()
+    herd.claim("batch-r-0")
+    batch.cancel()
+    batch.poll()
+    assert herd.field("batch-r-0", "cancel") == "cancelled", "its worker is asked"
+    herd.fall_silent("batch-r-0")
+    assert [item.result and item.result.finish_reason for item in batch] == ["cancelled"]

@@ -258,7 +258,7 @@ def test_a_reader_is_looked_at_when_its_tick_is_due(
             readers.reading(Follower("a"), tick_s=1.2) as reader,
         ):
             assert await reader.inbox.take(PATIENCE_S) is None  # it listens
-            reader.follower.late_at_s = inf  # as a look at the record tells
+            reader.follower.ends_at_s = inf  # as a look at the record tells
             now_s = 1.1
             await until(lambda: reader.due_s == reader.tick_at_s, "its silence was looked at")
             now_s = 1.3

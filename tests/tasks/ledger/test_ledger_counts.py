@@ -234,7 +234,8 @@ class Walk:
         for job_id in JOBS:
             if self.record(job_id).get("state") == "running":
                 self.herd.fall_silent(job_id)
-            for step in (self.cancel, self.purge, self.pay, self.purge, self.sweep):
+            self.run(self.ledger.cancel(job_id))  # without the moment that a late one's owner has
+            for step in (self.purge, self.pay, self.purge, self.sweep):
                 step(job_id)
 
 

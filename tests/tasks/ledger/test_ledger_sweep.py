@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from llama_herd.tasks.ledger.answers import Adopt, Cancellation, Ended, Release, Swept, Yours
-from llama_herd.tasks.ledger.ledger import CancelReason
+from llama_herd.tasks.ledger.answers import Adopt, Cancellation, CancelReason, Ended, Release, Swept, Yours
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.ledger.sweep import SWEEP_MAX_LOOKS, SWEEP_MAX_PUSHES, SWEEP_PATIENCE_MS, sweep_tenant
 from llama_herd.tasks.protocol.events import End

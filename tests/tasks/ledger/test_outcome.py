@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from llama_herd.tasks.ledger.answers import Cancellation, JobRecord
+from llama_herd.tasks.ledger.answers import Cancellation, CancelReason, JobRecord
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
-from llama_herd.tasks.ledger.ledger import CancelReason
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import End, Failure
 from tests.tasks.herd import SWEEP, Herd, end, sweep, token

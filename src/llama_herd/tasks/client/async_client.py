@@ -27,8 +27,7 @@ from llama_herd.tasks.client.shared_connections import SharedConnections
 from llama_herd.tasks.client.submission import Beside, checked_job_id, checked_reason, checked_run_id
 from llama_herd.tasks.client.tenant_status import Status, read_status
 from llama_herd.tasks.connection.cancels import uninterrupted
-from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, Place
-from llama_herd.tasks.ledger.ledger import CancelReason
+from llama_herd.tasks.ledger.answers import Cancellation, CancelReason, DeadJob, DeadLetter, Place
 from llama_herd.tasks.ledger.redis_call import Dialogue
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.embedding_job import Text, sources_of

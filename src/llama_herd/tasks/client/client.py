@@ -25,8 +25,7 @@ from llama_herd.tasks.client.place_watch import PlaceWatch, Queued
 from llama_herd.tasks.client.submission import Beside, checked_job_id, checked_reason, checked_run_id
 from llama_herd.tasks.client.tenant_status import Status, read_status
 from llama_herd.tasks.connection.connect import CLOSED, SUBSCRIBER_TRIES, connect, redis_errors
-from llama_herd.tasks.ledger.answers import Cancellation, DeadJob, DeadLetter, Place
-from llama_herd.tasks.ledger.ledger import CancelReason
+from llama_herd.tasks.ledger.answers import Cancellation, CancelReason, DeadJob, DeadLetter, Place
 from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.embedding_job import Text, sources_of

@@ -13,6 +13,7 @@ from llama_herd.tasks.client.timeline import Moment, timeline
 from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, JobRecord, Revival
 from llama_herd.tasks.ledger.dead_letters import DeadLetters, is_letter_number
 from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.left_jobs import read_record
 from llama_herd.tasks.ledger.redis_call import both
 from llama_herd.tasks.protocol.events import Event
 from llama_herd.tasks.protocol.job import is_job_id
@@ -57,7 +58,9 @@ class DeadItems:
         check_priority: raises InvalidJob for a priority that the caller's jobs may not have.
         """
         checked_text("name", name)
-        record = await self.ledger.record(name) if is_job_id(name) and not is_letter_number(name) else None
+        record = None
+        if is_job_id(name) and not is_letter_number(name):
+            record, _ = await read_record(self.ledger, name)
         if record is not None and not record.is_final:
             raise JobRunning(f"job {name} has not ended. Fix: wait for its end, or cancel it first")
         if record is not None:
@@ -116,7 +119,7 @@ class History(NamedTuple):
 
 async def read_history(ledger: Ledger, job_id: str) -> History:
     """Read all that Redis has of a job. Raises JobNotFound."""
-    record = await ledger.record(checked_job_id(job_id))
+    record, _ = await read_record(ledger, checked_job_id(job_id))
     body = await ledger.body(job_id)
     if record is None:
         raise JobNotFound.for_id(job_id)

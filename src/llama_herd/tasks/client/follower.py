@@ -17,11 +17,11 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from llama_herd.errors import JobNotFound, RecordUnreadable, StreamRewritten
 from llama_herd.tasks.client.arguments import checked_after, checked_seconds
-from llama_herd.tasks.client.job_status import read_job_status, read_record
+from llama_herd.tasks.client.job_status import read_job_status
 from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.ledger.answers import JobRecord
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import each
+from llama_herd.tasks.ledger.left_jobs import read_record
 from llama_herd.tasks.protocol.events import End, Event, Started, Token, Vectors, parse_event
 
 #: How long a client waits for an event before it reads the stream, since a channel may lose events.
@@ -114,9 +114,8 @@ class Follower:
         self._is_final = False
         #: Whether the stream must be read before live events can be passed on.
         self.is_behind = True
-        #: From when the job's deadline is over, as the record has told. Until then: perhaps already.
-        self.late_at_s = -inf
-        self._was_late = False
+        #: From when the job is to end, as the record has told. Until then: perhaps already.
+        self.ends_at_s = -inf
         #: Most events of the next read.
         self.page = FIRST_PAGE
         self._waits = waits
@@ -196,12 +195,10 @@ class Follower:
                 fresh.append(event)
         return fresh
 
-    def note_deadline(self, record: JobRecord | None, now_ms: int) -> bool:
-        """Note when the job is late. Returns whether it was so at the last look, too."""
+    def note_end_time(self, record: JobRecord | None, now_ms: int) -> None:
+        """Note when the job is to end, by its deadline or since somebody has asked for it."""
         left_ms = inf if record is None or record.deadline_ms is None else record.deadline_ms - now_ms
-        self.late_at_s = monotonic() + left_ms / 1000
-        was_late, self._was_late = self._was_late, record is not None and record.is_late(now_ms)
-        return was_late and self._was_late
+        self.ends_at_s = -inf if record is not None and record.cancel else monotonic() + left_ms / 1000
 
     def check_record(self, record: JobRecord | None) -> None:
         """Decide by the record, after a read of nothing new, whether events can still come.
@@ -259,26 +256,16 @@ async def read_new(ledger: Ledger, follower: Follower, limit: int | None = None)
         follower.note_read(monotonic() - asked_s)
     elif not events:
         try:
-            await _look_at_record(ledger, follower)
+            record, now_ms = await read_record(ledger, job_id)
+            follower.note_end_time(record, now_ms)
+            follower.check_record(record)
         except NoPermissionError:  # a user in the role of a subscriber
-            follower.late_at_s = inf
+            follower.ends_at_s = inf
             tail = await ledger.read(job_id, max(0, follower.last - 1))
             follower.check_stream(tail or await ledger.read(job_id))
         except TimeoutError as error:
             raise TimeoutError(f"{error}{(await _queue_note(ledger, job_id))}") from None
     return events
-
-
-async def _look_at_record(ledger: Ledger, follower: Follower) -> None:
-    """Decide by the record whether events can still come.
-
-    A job that runs past its deadline ends if its worker is gone; one that had lost Redis gets the time from
-    one look to the next.
-    """
-    record, now_ms = await read_record(ledger, follower.job_id)
-    if follower.note_deadline(record, now_ms):
-        await each([ledger.cancel(follower.job_id, "deadline")])
-    follower.check_record(record)
 
 
 async def _queue_note(ledger: Ledger, job_id: str) -> str:

@@ -9,8 +9,7 @@ from llama_herd.tasks.client.arguments import MODEL, is_model, is_text
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.client.job_status import JobStatus
 from llama_herd.tasks.client.tenant_status import Status
-from llama_herd.tasks.ledger.answers import Cancellation
-from llama_herd.tasks.ledger.ledger import CancelReason
+from llama_herd.tasks.ledger.answers import Cancellation, CancelReason
 from llama_herd.tasks.protocol.events import Event
 from llama_herd.tasks.protocol.given import checked_kind
 from llama_herd.tasks.protocol.job_fields import SubmitFields

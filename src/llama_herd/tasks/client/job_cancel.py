@@ -14,7 +14,7 @@ from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.ledger.answers import UNENDED, Cancellation
 from llama_herd.tasks.ledger.job_lists import MAX_PAGE, Index, JobLists, JobPage
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import each, redis_time_ms, together
+from llama_herd.tasks.ledger.redis_call import each, together
 from llama_herd.tasks.ledger.reports import Reports
 from llama_herd.tasks.protocol.message import is_queue_of, queue_name
 from llama_herd.tasks.protocol.priority import LANES
@@ -36,15 +36,6 @@ async def cancel_each(ledger: Ledger, job_ids: Iterable[str]) -> list[Cancellati
         if isinstance(answer, ResponseError) and is_temporary(answer):
             raise answer
     return answers
-
-
-async def end_late(ledger: Ledger, job_ids: Sequence[str]) -> None:
-    """End those of these jobs whose deadline is over. What a live worker has it is told to end."""
-    if job_ids:
-        now_ms, records = await redis_time_ms(), await together([ledger.record(one) for one in job_ids])
-        found = zip(job_ids, records, strict=True)
-        late = [job_id for job_id, record in found if record and record.is_late(now_ms)]
-        await each([ledger.cancel(job_id, "deadline") for job_id in late])
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from llama_herd.tasks.client.job_status import JobStatus, status_of, statuses_of
 from llama_herd.tasks.client.tenant_status import Status, read_status
 from llama_herd.tasks.ledger.job_lists import MAX_PAGE, Cursor, EndedChoice, JobLists, JobPage, JobRow
 from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.left_jobs import end_all_left
 from llama_herd.tasks.ledger.redis_call import Dialogue, redis_time_ms
 from llama_herd.tasks.protocol.message import queue_name
 from llama_herd.tasks.settings import MAX_TTL_S
@@ -86,6 +87,7 @@ async def _ended_jobs(ledger: Ledger, choice: JobChoice) -> list[JobStatus]:
 
     Redis knows the newest ten thousand, and of these that failed as many; rows of batches are not among them.
     """
+    await end_all_left(ledger)
     now_ms, is_failed, cursor = await redis_time_ms(), choice.state == "failed", None
     lists = JobLists(ledger.tenant)
     if choice.after is not None:

@@ -11,10 +11,10 @@ from llama_herd.tasks.client.place_watch import read_places
 from llama_herd.tasks.client.status_texts import held_note, unserved_note
 from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.client.tenant_status import Status, read_status
-from llama_herd.tasks.ledger.answers import JobRecord, Place
+from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.job_lists import JobLists, JobRow
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import both, each, redis_time_ms
+from llama_herd.tasks.ledger.left_jobs import read_record
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.message import model_of
 
@@ -91,15 +91,6 @@ class JobStatus:
     def retry_in_s(self) -> float | None:
         """The time until it is tried again, in seconds; None: it does not wait for that."""
         return None if self.retry_ms is None else max(0, self.retry_ms - self.now_ms) / 1000
-
-
-async def read_record(ledger: Ledger, job_id: str) -> tuple[JobRecord | None, int]:
-    """A job's record, and the time. A job that waits past its deadline ends: so it does without a worker."""
-    record, now_ms = await both(ledger.record(job_id), redis_time_ms())
-    if record is not None and record.state == "queued" and record.is_late(now_ms):
-        await each([ledger.cancel(job_id, "deadline")])  # if this user may not, somebody else will
-        record = await ledger.record(job_id)
-    return record, now_ms
 
 
 async def read_job_status(ledger: Ledger, job_id: str) -> JobStatus:

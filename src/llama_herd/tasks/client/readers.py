@@ -18,7 +18,7 @@ from llama_herd.tasks.client.shared_connections import Inbox, SharedConnections
 from llama_herd.tasks.connection.cancels import cancel_tasks
 from llama_herd.tasks.ledger.answers import Place
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import RedisCall, each
+from llama_herd.tasks.ledger.redis_call import RedisCall, each, redis_time_ms
 from llama_herd.tasks.protocol.events import Event
 
 #: How often a Redis that is away is asked.
@@ -207,11 +207,14 @@ class Readers:
         if news is None:
             return readers
         stale = [reader for reader in readers if reader.job_id in news[0] and reader.note_lag()]
-        stale += [reader for reader in readers if reader.follower.late_at_s <= monotonic()]
-        # A job that is claimed in between is in the second list.
-        states = await self._ask("states", [ledger.are_waiting(ids), ledger.are_running(ids)])
+        stale += [reader for reader in readers if reader.follower.ends_at_s <= monotonic()]
+        # A job that is claimed in between is in the second list. One whose worker is silent may be to end.
+        calls = [ledger.are_waiting(ids), ledger.lease_ends(ids), redis_time_ms()]
+        states = await self._ask("states", calls)
         if states is not None:
-            there = {job_id for job_id, *each in zip(ids, *states, strict=True) if any(each)}
+            waiting, ends, now_ms = states
+            found = zip(ids, waiting, ends, strict=True)
+            there = {job_id for job_id, is_waiting, end in found if is_waiting or end > now_ms}
             stale += [reader for reader in readers if reader.note_presence(is_there=reader.job_id in there)]
         return stale
 

@@ -18,8 +18,8 @@ from llama_herd.errors import (
 from llama_herd.tasks.client.arguments import TEXT, is_text
 from llama_herd.tasks.client.pausing import paused_queues
 from llama_herd.tasks.client.status_texts import unserved_note
-from llama_herd.tasks.ledger.answers import Submission, Submitted
-from llama_herd.tasks.ledger.ledger import CancelReason, Ledger
+from llama_herd.tasks.ledger.answers import CancelReason, Submission, Submitted
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, together
 from llama_herd.tasks.protocol.job import is_job_id
 from llama_herd.tasks.protocol.kinds import Job, parse_job

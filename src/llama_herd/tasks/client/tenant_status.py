@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ConfigDict
 
 from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.left_jobs import end_all_left
 from llama_herd.tasks.ledger.overview import MAX_LOOKS, Overview, QueueCounts
 from llama_herd.tasks.ledger.pauses import end_of
 from llama_herd.tasks.ledger.redis_call import RedisCall, together
@@ -116,6 +117,7 @@ class Status:
 
 async def read_status(ledger: Ledger, queue: str) -> Status:
     """Look at the whole tenant in two round trips; `queue` is that of the client's own model."""
+    await end_all_left(ledger)
     overview, reports = Overview(ledger.tenant), Reports(ledger.tenant)
     standing = (queue_name(model, ledger.tenant) for model in ledger.standing_models)
     calls: list[RedisCall[Any]] = [

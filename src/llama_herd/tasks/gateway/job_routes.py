@@ -20,7 +20,7 @@ from llama_herd.tasks.client.job_list import (
     list_jobs as chosen_jobs,
 )
 from llama_herd.tasks.client.job_purge import purge_job
-from llama_herd.tasks.client.job_status import JobStatus, read_record
+from llama_herd.tasks.client.job_status import JobStatus
 from llama_herd.tasks.client.place_watch import PlaceWatch
 from llama_herd.tasks.client.submission import id_of_retry
 from llama_herd.tasks.client.timeline import Moment, timeline
@@ -35,6 +35,7 @@ from llama_herd.tasks.gateway.sse import HEADERS, EventStream, sse, stream_body
 from llama_herd.tasks.gateway.tenant_client import TenantClient
 from llama_herd.tasks.ledger.answers import Cancellation, JobRecord, Place
 from llama_herd.tasks.ledger.dead_letters import is_letter_number
+from llama_herd.tasks.ledger.left_jobs import read_record
 from llama_herd.tasks.ledger.redis_call import both
 from llama_herd.tasks.protocol.embedding_job import TEXT_SOURCES
 from llama_herd.tasks.protocol.events import Event

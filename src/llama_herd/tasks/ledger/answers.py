@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from redis.exceptions import ResponseError
 
@@ -229,6 +229,9 @@ class Renewed(NamedTuple):
     reason: str = ""
 
 
+CancelReason = Literal["cancelled", "revoked", "deadline"]
+
+
 class Cancellation(StrEnum):
     """Outcome of cancelling a job."""
 
@@ -284,7 +287,7 @@ class JobRecord:
     n: int
     deaths: int
     attempts: int
-    cancel: str | None
+    cancel: CancelReason | None
     submitted_ms: int
     due_ms: int
     deadline_ms: int | None
@@ -305,9 +308,10 @@ class JobRecord:
     def is_final(self) -> bool:
         return self.state not in UNENDED
 
-    def is_late(self, now_ms: int) -> bool:
-        """Whether its deadline is over, and it has not ended."""
-        return not self.is_final and self.deadline_ms is not None and self.deadline_ms <= now_ms
+    def reason_to_end(self, now_ms: int) -> CancelReason | None:
+        """Why it is to end now: somebody has asked for it, or its deadline is over; None if it is not."""
+        is_late = self.deadline_ms is not None and self.deadline_ms <= now_ms
+        return None if self.is_final else self.cancel or ("deadline" if is_late else None)
 
 
 class JobOrigin(NamedTuple):

@@ -131,11 +131,15 @@ class JobReads(Keys):
 
     def are_waiting(self, job_ids: Sequence[str]) -> RedisCall[list[bool]]:
         """Tell for each job whether it waits."""
-        return RedisCall("ZMSCORE", (self.key("pending"),), job_ids, read_scores)
+        return RedisCall(
+            "ZMSCORE", (self.key("pending"),), job_ids, lambda reply: [score is not None for score in reply]
+        )
 
-    def are_running(self, job_ids: Sequence[str]) -> RedisCall[list[bool]]:
-        """Which of these jobs workers own."""
-        return RedisCall("ZMSCORE", (self.key("leases"),), job_ids, read_scores)
+    def lease_ends(self, job_ids: Sequence[str]) -> RedisCall[list[float]]:
+        """Until when workers own these jobs, by the clock of Redis; 0 for each that nobody owns."""
+        return RedisCall(
+            "ZMSCORE", (self.key("leases"),), job_ids, lambda reply: [float(end or 0) for end in reply]
+        )
 
     def queue_depth(self, queue: str) -> RedisCall[int]:
         """Number of messages in a queue."""
@@ -159,11 +163,6 @@ def read_place(reply: list[int] | None) -> Place | None:
         return Place(position, None)
     wait_s = position / rate_per_s(num_taken, span_ms)
     return Place(position, round(max(wait_s, due_in_ms / 1000), 3))
-
-
-def read_scores(reply: list[Any]) -> list[bool]:
-    """Whether each has a score."""
-    return [score is not None for score in reply]
 
 
 def read_part(reply: list[Any]) -> StreamPart:

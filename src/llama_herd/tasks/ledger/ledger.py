@@ -7,7 +7,7 @@ scripts in `lua/`, its keys are in `keys.py`. All times are by the clock of Redi
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ValidationError
 from redis.exceptions import ResponseError
@@ -18,6 +18,7 @@ from llama_herd.tasks.ledger.answers import (
     Adopt,
     Busy,
     Cancellation,
+    CancelReason,
     ClaimAnswer,
     Early,
     Emitted,
@@ -64,9 +65,6 @@ _OWE = Script("owe")
 _OWED = Script("owed")
 _CANCEL = Script("cancel")
 _PURGE = Script("purge")
-
-
-CancelReason = Literal["cancelled", "revoked", "deadline"]
 
 
 @dataclass(frozen=True)

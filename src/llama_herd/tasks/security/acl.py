@@ -23,6 +23,7 @@ from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.job_lists import ALL_ENDED, INDEXES, JobLists
 from llama_herd.tasks.ledger.keys import joint_tenant
 from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.left_jobs import LEFT
 from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry
 from llama_herd.tasks.ledger.overview import Overview
 from llama_herd.tasks.ledger.pauses import PAUSES, Pauses
@@ -174,13 +175,13 @@ class Acl:
         calls: Iterable[RedisCall[Any]] = (
             *self._submits,
             *(ledger.cancel(ANY), ledger.read(ANY), ledger.record(ANY), ledger.place(ANY)),
-            *(ledger.jobs_with_news({ANY: 0}), ledger.are_waiting([ANY]), ledger.are_running([ANY])),
+            *(ledger.jobs_with_news({ANY: 0}), ledger.are_waiting([ANY]), ledger.lease_ends([ANY])),
             *ledger.line_marks(),
             *(ledger.purge(ANY), ledger.body(ANY), ledger.webhook_secret(ANY)),
             *(letters.letters(), letters.letter(ANY), letters.revive(ANY), letters.drop(ANY)),
             *(letters.jobs(), letters.is_quarantined(ANY), letters.unlist(ANY)),
             *map(overview.counts, self.queues),
-            *(lists.members(name, None, 1) for name in (*INDEXES, "ended", "failed")),
+            *(lists.members(name, None, 1) for name in (*INDEXES, *LEFT, "ended", "failed")),
             *(lists.rows(index, [], "", None, 1) for index in INDEXES),
             *(lists.ended_rows([], ALL_ENDED, 1), *lists.ends(ANY, is_failed=True)),
             *lists.ends(ANY, is_failed=False),

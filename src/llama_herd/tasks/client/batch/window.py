@@ -22,12 +22,13 @@ from llama_herd.tasks.client.batch.parked_rows import ParkedRows
 from llama_herd.tasks.client.batch.row_feed import RowFeed, RowJob
 from llama_herd.tasks.client.batch.vector_room import VectorRoom
 from llama_herd.tasks.client.core import ClientCore
-from llama_herd.tasks.client.job_cancel import cancel_each, end_late
+from llama_herd.tasks.client.job_cancel import cancel_each
 from llama_herd.tasks.client.lots import PreparedJob, cut_into_lots, submit_lot
 from llama_herd.tasks.client.pausing import paused_queues
 from llama_herd.tasks.client.submission import NewJob, checked_run_id, queue_full_error
 from llama_herd.tasks.connection.complaint import redis_complaint
 from llama_herd.tasks.ledger.answers import UNENDED, Cancellation, Submission, Submitted
+from llama_herd.tasks.ledger.left_jobs import end_left
 from llama_herd.tasks.ledger.redis_call import each, raise_if_error, together
 from llama_herd.tasks.protocol.close_names import close_models, did_you_mean
 from llama_herd.tasks.protocol.events import Event, Failure
@@ -240,8 +241,7 @@ class BatchWindow:
         self.unserved = {name: did_you_mean(close_models(name, sorted(served))) for name in missing}
         self._parked.note_served(served)
         if not workers:  # else they sweep
-            left = [one.job_id for one in self._under_way.values() if one.job.ends_by(0) is not None]
-            await end_late(self._core.ledger, left)
+            await end_left(self._core.ledger, list(self._under_way))
         if self._follows_workers:
             room = sum(worker.slots + LOOK_AHEAD for worker in workers if worker.model in self.models)
             self.size = room or MIN_WINDOW

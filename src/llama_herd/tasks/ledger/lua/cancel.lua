@@ -11,12 +11,20 @@
 --          unknown | {declare, the line}
 key.channel, key.ttl_s, key.failed_s = channel, ttl_s, failed_s
 
-local record = redis.call('HMGET', key.job, 'state', 'owner', 'lease', 'queue', 'lane')
-local state, owner, lease = record[1], record[2], tonumber(record[3])
+local MOMENT_MS = 2000
+
+local record = redis.call('HMGET', key.job, 'state', 'owner', 'lease', 'queue', 'lane', 'cancel')
+local state, owner, lease, now = record[1], record[2], tonumber(record[3]), now_ms()
 if not state then return 'unknown' end
 if state ~= 'queued' and state ~= 'running' then return 'finished' end
 
-if owner and lease > now_ms() then
+-- A silent owner that had lost Redis may have ended the job in time: it has a moment to say so.
+if owner and lease <= now and reason == 'deadline' and not record[6] then
+  lease = now + MOMENT_MS
+  redis.call('HSET', key.job, 'lease', lease)
+  redis.call('ZADD', key.leases, lease, id)
+end
+if owner and lease > now then
   redis.call('HSETNX', key.job, 'cancel', reason)
   redis.call('PUBLISH', notices_to .. owner, notice)
   return 'asked'
@@ -26,5 +34,5 @@ if missing then return missing end
 write_end(key, id, end_state, end_tail)
 redis.call('HSET', key.job, 'cancel', reason)
 -- The worker that has heard a revoke tells Celery at once.
-if reason == 'revoked' then redis.pcall('ZADD', key.untold, now_ms(), id) end
+if reason == 'revoked' then redis.pcall('ZADD', key.untold, now, id) end
 return 'cancelled'
