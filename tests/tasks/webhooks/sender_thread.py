@@ -6,6 +6,7 @@ import threading
 from typing import Any, Self
 
 from llama_herd.tasks.connection.connect import connect_async, redis_errors
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Dialogue, run_dialogue_async
 from llama_herd.tasks.webhooks.connector import Connector
 from llama_herd.tasks.webhooks.sender import Sender
@@ -64,7 +65,7 @@ class SenderThread:
                 with redis_errors(self._url):
                     return await run_dialogue_async(redis, dialogue)
 
-            self._sender = Sender(run, self._connector, **self._options)
+            self._sender = Sender(run, self._connector, Ledger(), **self._options)
             async with self._sender.running():
                 self._has_started.set()
                 await self._stop.wait()

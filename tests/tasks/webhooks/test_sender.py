@@ -116,6 +116,16 @@ def test_what_ended_before_anybody_sends_arrives(tenant: Tenant, redis_url: str)
     assert sorted(receiver.ids) == sorted(ids)
 
 
+def test_what_no_worker_ends_is_ended_and_told(tenant: Tenant, redis_url: str) -> None:
+    with Receiver() as receiver, SenderThread(redis_url):
+        tenant.set(receiver.url)
+        tenant.herd.submit("a", JOB.model_copy(update={"deadline_ms": 1}))
+        (request,) = receiver.wait_for(1)
+        tenant.wait_until_delivered()
+    data = {"id": "a", "state": "failed", "finish_reason": "deadline"}
+    assert request.verified(SECRET)["data"] == data
+
+
 def test_a_failure_is_tried_again_with_the_same_id(tenant: Tenant, redis_url: str) -> None:
     with Receiver(lambda request, number: 500 if number < 3 else 200) as receiver, SenderThread(redis_url):
         tenant.set(receiver.url)

@@ -20,6 +20,7 @@ from llama_herd.tasks.gateway.problem import PASSES, Problem, bad_request
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.gateway.storage_threads import in_thread
 from llama_herd.tasks.gateway.tenant_client import OUTAGE_S, TenantClient
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.stored_files import Quota
 from llama_herd.tasks.storage.bucket import SCHEME, Bucket
 from llama_herd.tasks.storage.folder import Folder
@@ -146,7 +147,8 @@ class GatewayContext:
             settings.gateway_storage_lost_s,
         )
         self.feeder = BatchFeeder(settings, self.storage, limits, batches)
-        self.sender = Sender(self.connections.run, Connector(allows_private=settings.gateway_webhook_private))
+        connector = Connector(allows_private=settings.gateway_webhook_private)
+        self.sender = Sender(self.connections.run, connector, Ledger.from_settings(settings))
         self.rate_limit = RateLimit(settings)
         #: Held while a body is parsed.
         self.parsing = asyncio.Lock()

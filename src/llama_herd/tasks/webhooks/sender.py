@@ -1,4 +1,7 @@
-"""Sends what is due in the outboxes of all tenants. Each gateway has one, and one of them sends at a time."""
+"""Sends what is due in the outboxes of all tenants. Each gateway has one, and one of them sends at a time.
+
+Who waits for a webhook asks for nothing, so the sender also ends what no worker ends.
+"""
 
 import asyncio
 import logging
@@ -7,7 +10,7 @@ import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic, time
 from typing import Any
 
@@ -15,6 +18,8 @@ from redis.exceptions import ResponseError
 
 from llama_herd.errors import HerdError
 from llama_herd.tasks.connection.cancels import cancel_tasks
+from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.left_jobs import end_all_left
 from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry
 from llama_herd.tasks.ledger.redis_call import Dialogue, RedisCall, each
 from llama_herd.tasks.ledger.webhook_configs import (
@@ -135,8 +140,8 @@ class HostQueue:
 
 log = logging.getLogger(__name__)
 
-#: How often the sender looks for due messages, and for tenants with webhooks; and its pause while more is due
-#: than it takes at a time, since a gateway has others to serve.
+#: How often the sender looks for due messages, and for tenants with webhooks and their jobs that are to end;
+#: and its pause while more is due than it takes at a time, since a gateway has others to serve.
 POLL_S, CONFIG_S, PAUSE_S = 0.1, 1.0, 0.01
 #: A sender that is not heard of for so long is replaced.
 LEASE_S = 10.0
@@ -162,18 +167,28 @@ Run = Callable[[Dialogue[Any]], Awaitable[Any]]
 
 
 class Sender:
-    """Sends webhooks as long as `running` lasts. run: runs a dialogue with Redis."""
+    """Sends webhooks as long as `running` lasts.
+
+    run: runs a dialogue with Redis. ledger: of any tenant, it says how long all keep what it ends.
+    """
 
     def __init__(
-        self, run: Run, connector: Connector, *, lease_s: float = LEASE_S, timeout_s: float = TIMEOUT_S
+        self,
+        run: Run,
+        connector: Connector,
+        ledger: Ledger,
+        *,
+        lease_s: float = LEASE_S,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._run = run
         self._connector = connector
+        self._ledger = ledger
         self._lease_s = lease_s
         self._timeout_s = timeout_s
         self._name = secrets.token_hex(8)
         self._is_sending = False
-        self._asked_s = self._read_s = float("-inf")
+        self._asked_s = self._read_s = self._looked_s = float("-inf")
         self._configs: tuple[WebhookConfig, ...] = ()
         #: By tenant and host: a tenant may name any port there, also one that never answers.
         self._queues: dict[tuple[str, str], HostQueue] = {}
@@ -235,8 +250,16 @@ class Sender:
             self._asked_s = now_s
         return self._is_sending
 
+    async def _end_left(self) -> None:
+        """End what no worker ends, of each tenant that is told."""
+        if monotonic() - self._looked_s >= CONFIG_S:
+            for config in self._configs:
+                await self._run(end_all_left(replace(self._ledger, tenant=config.tenant)))
+            self._looked_s = monotonic()
+
     async def _send_due(self) -> bool:
         """Take due messages to the queues of their hosts. Returns whether more may be due."""
+        await self._end_left()
         taken_s = monotonic()
         for_ms = int(1000 * TAKEN_TRIES * self._timeout_s)
         found = await self._run_all([Outbox(config.tenant).due(PAGE, for_ms) for config in self._configs])
