@@ -85,7 +85,11 @@ def test_one_look_is_enough_for_who_comes_again_and_again(client: Client, herd: 
 )
 def test_late_jobs_end_for_who_lists_them(client: Client, herd: Herd, way: Callable[[Client], Any]) -> None:
     herd.submit("a", LATE)
-    herd.submit("b", JOB.model_copy(update={"not_before": 2, "deadline_ms": 3}))
+    herd.submit("b", JOB.model_copy(update={"deadline_ms": 2**52}))
+    herd.claim("b")
+    herd.put_back("b")  # to be tried again in an hour
+    herd.redis.hset(herd.ledger.job_key("b"), "deadline_ms", 1)
+    herd.redis.zadd("herd:default:pending:deadlines", {"b": 1}, xx=True)
     leave_late(herd, "c")
     way(client)
     for job_id in ("a", "b"):
