@@ -1,11 +1,13 @@
 """Each field that OpenAI's client can send: taken, ignored or refused by name, as docs/openai.md says."""
 
+import json
 import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from llama_herd.errors import InvalidJob
 from llama_herd.tasks.gateway.completion_request import OWN_FIELDS, STREAM_OPTIONS
@@ -67,10 +69,10 @@ def holds_refused(endpoint: Endpoint, name: str, value: Any) -> bool:
     return any(told(endpoint).get(f"{name}.{part}", ("",))[0] == "refused" for part in parts)
 
 
-def errors(endpoint: Endpoint, name: str, value: Any) -> list[str]:
-    """What is said against a value, without what it needs beside it."""
+def errors(endpoint: Endpoint, name: str, value: Any, **beside: Any) -> list[str]:
+    """What is said against a value, if no more is given without what it needs beside it."""
     try:
-        RequestBody(endpoint, {**SOURCE[endpoint], name: value}).job(Settings())
+        RequestBody(endpoint, {**SOURCE[endpoint], **beside, name: value}).job(Settings())
     except InvalidJob as error:
         return [f"{one.field}: {one.message}" for one in error.fields]
     return []
@@ -134,6 +136,29 @@ def test_each_value_of_the_types_is_taken_or_refused_by_the_name_of_its_field(en
                 assert not found, (name, value)
             elif outcome == "refused" or holds_refused(endpoint, name, value):
                 assert found, (name, value)
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_the_description_tells_of_every_part_that_is_taken(endpoint: Endpoint) -> None:
+    described = body_schema(endpoint)["properties"]
+    for row, (outcome, _) in told(endpoint).items():
+        name, _, part = row.partition(".")
+        assert outcome != "taken" or part in json.dumps(described[name]), row
+
+
+def test_the_description_tells_of_each_choice_among_tools_that_is_taken() -> None:
+    given = {"type": "function", "function": {"name": "f"}}
+    schema = body_schema(CHAT)["properties"]["tool_choice"]
+    choices = [
+        *(None, "none", "auto", "required", given, "any", 5, {"type": "function"}, {**given, "strict": True}),
+        {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [given]}},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "none", "tools": [given]}},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "auto"}},
+        {"type": "allowed_tools", "mode": "auto", "tools": [given]},
+    ]
+    for choice in choices:
+        is_taken = not errors(CHAT, "tool_choice", choice, tools=[given])
+        assert Draft202012Validator(schema).is_valid(choice) == is_taken, choice
 
 
 def test_no_field_of_a_new_version_comes_unseen() -> None:

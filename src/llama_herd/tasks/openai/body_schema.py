@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from llama_herd.tasks.openai.allowed_tools import ALLOWED, MODES
 from llama_herd.tasks.openai.other_fields import NEUTRAL, Neutral
 from llama_herd.tasks.openai.request_body import (
     CHAT,
@@ -19,6 +20,7 @@ from llama_herd.tasks.protocol.chat import MAX_MESSAGES, MAX_PARTS
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.protocol.structured_outputs import FORM_FIELDS
+from llama_herd.tasks.protocol.tools import CHOICES
 
 #: How one of our definitions is referred to.
 REF = "#/components/schemas/{model}"
@@ -45,7 +47,35 @@ _STREAM = {
         "additionalProperties": False,
     },
 }
+_NAMED = {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}
+_FUNCTION = {
+    "type": "object",
+    "required": ["type", "function"],
+    "properties": {"type": {"const": "function"}, "function": _NAMED},
+}
+_ALLOWED = {
+    "type": "object",
+    "required": ["mode", "tools"],
+    "properties": {"mode": {"enum": list(MODES)}, "tools": {"type": "array", "items": _FUNCTION}},
+    "additionalProperties": False,
+}
 _CHAT = {
+    "tool_choice": {
+        "anyOf": [
+            {"enum": list(CHOICES)},
+            _FUNCTION | {"description": "The output is a call to this tool.", "additionalProperties": False},
+            {"type": "null"},
+            {
+                "type": "object",
+                "description": "A choice among these tools, as if the others were not sent.",
+                "required": ["type", ALLOWED],
+                "properties": {"type": {"const": ALLOWED}, ALLOWED: _ALLOWED},
+                "additionalProperties": False,
+            },
+        ],
+        "description": "`auto`, or absent: the model may call tools. `required`: its output is a call. "
+        "`none`: the template gets no tools.",
+    },
     "reasoning_effort": {
         "enum": list(EFFORTS),
         "description": "How much to think, for templates that know `reasoning_effort`; `none` also sets "

@@ -97,8 +97,8 @@ class Prompt(StrictModel):
     )
     tools: Annotated[tuple[Tool, ...], MaxItems(MAX_TOOLS)] | None = Field(
         default=None,
-        description="Tools that the model may call, in OpenAI's form: their names, and JSON schemas of their "
-        "arguments. The template describes them to the model.",
+        description="Tools that the model may call, as OpenAI's of the type `function`: their names, and "
+        "JSON schemas of their arguments. The template describes them to the model.",
     )
     tool_choice: ToolChoice | None = Field(
         default=None,
