@@ -332,7 +332,7 @@ HEAVY = "(((a{50,100}){50,100}){50,100}){50,100}"
 MANY_RULES = "\n".join(f'r{one}: "a"~0..200 "{one}"' for one in range(3000))
 MANY_OBJECTS = [
     {"type": "object", "properties": {f"k{one}": {"type": "string", "pattern": f".*{one}.*"}}}
-    for one in range(300)
+    for one in range(600)
 ]
 
 

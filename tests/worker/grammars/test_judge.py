@@ -17,6 +17,7 @@ from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.protocol.structured_outputs import OutputForm
 from llama_herd.worker.grammars.grammars import JUDGE, JUDGE_LIMITS, Grammars
+from llama_herd.worker.grammars.judge import judge_form
 from tests.chaos.harness.patience import wait_until
 from tests.model.text.helper_processes import helpers
 from tests.worker.grammars.test_grammars import FORMS
@@ -26,6 +27,13 @@ from tests.worker.grammars.test_grammars import FORMS
 def tokenizer() -> Tokenizer:
     with GGUFModel.open(BUNDLED_MODEL) as file:
         return file.read_tokenizer()
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_an_object_may_have_a_thousand_names_that_may_be_left_out(others: bool) -> None:
+    names = {f"name{number}": {"type": "string"} for number in range(1_000)}
+    schema = {"type": "object", "properties": names, "additionalProperties": others}
+    assert judge_form("json", json.dumps(schema)).kind == "text"
 
 
 @pytest.mark.long

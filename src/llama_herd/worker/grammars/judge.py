@@ -32,9 +32,14 @@ _OTHERS = {
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`|/.*/")
 MAX_REASON_CHARS = 200
 
-#: The limits of a running grammar: some milliseconds a token, some megabytes an output.
+#: The limits of a running grammar: some milliseconds a token, some megabytes an output. A name that may be
+#: left out takes four items of a row, so an object may have 1,200 of them.
 PARSER_LIMITS = LLParserLimits(
-    step_lexer_fuel=200_000, step_max_items=50_000, max_lexer_states=20_000, verbose_errors=False
+    max_items_in_row=5_000,
+    step_lexer_fuel=200_000,
+    step_max_items=50_000,
+    max_lexer_states=20_000,
+    verbose_errors=False,
 )
 #: How many bytes a grammar is tried for, each drawn among those that may follow.
 TRIED_BYTES = 32
