@@ -76,7 +76,7 @@ def test_what_other_drafts_and_zod_write_is_followed(schema: dict[str, Any], goo
 
 def test_of_several_keywords_the_one_that_is_not_followed_is_told() -> None:
     schema = {"properties": {"a": {"not": {}}, "b": {"not": {"const": 1}}}}
-    assert judge_form("json", json.dumps(schema)).text == "properties.b.not is not supported"
+    assert judge_form("json", json.dumps(schema)).text == "properties.b.not is not supported. Fix: leave it out"
 
 
 def test_true_lets_any_value_through() -> None:
@@ -298,4 +298,5 @@ def test_a_record_of_patterns_alone_has_no_other_names(schema: dict[str, Any], o
 )
 def test_what_more_is_said_of_names_is_refused(record: dict[str, Any]) -> None:
     answer = judge_form("json", json.dumps({"type": "object", **record}))
-    assert (answer.kind, answer.text) == ("failed", "propertyNames is not supported")
+    complaint = "propertyNames is not supported as it stands. Fix: one pattern, or an enum"
+    assert (answer.kind, answer.text) == ("failed", complaint)

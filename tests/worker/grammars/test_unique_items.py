@@ -63,4 +63,6 @@ def test_what_need_not_differ_may_be_the_same() -> None:
 )
 def test_other_items_that_differ_are_refused(items: Any) -> None:
     answer = judge_form("json", json.dumps({**LISTED, "items": items}))
-    assert (answer.kind, answer.text) == ("failed", "uniqueItems is not supported")
+    fix = "Fix: leave it out, as with a list in place of a set"
+    complaint = f"uniqueItems is not supported where items may have many values. {fix}"
+    assert (answer.kind, answer.text) == ("failed", complaint)

@@ -29,6 +29,22 @@ _OTHERS = {
     "min/maxProperties": ("minProperties", "maxProperties"),
     "patternProperty": ("patternProperties",),
 }
+#: What to do about keywords that are not followed, or not everywhere; of others that they be left out.
+_FIXES = {
+    "oneOf": " where a value may have two alternatives. Fix: anyOf",
+    "propertyNames": " as it stands. Fix: one pattern, or an enum",
+    "unevaluatedItems": ". Fix: items",
+    "unevaluatedProperties": ". Fix: additionalProperties",
+    "uniqueItems": " where items may have many values. Fix: leave it out, as with a list in place of a set",
+}
+#: Complaints of a schema as a whole, in words of our own.
+_WHOLE = {
+    "Unable to determine": "asks for too much of one text: patterns, formats and lengths. Fix: fewer of them",
+    "Unsatisfiable schema": "lets nothing through: {why}",
+    "circular references": "has a $ref that leads back to itself beside other keywords. Fix: a $ref alone",
+}
+#: What is quoted, or given with its patterns, where nothing fits a schema.
+_GIVEN = re.compile(r"([\"']).*\1|:.*", re.DOTALL)
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`|/.*/")
 MAX_REASON_CHARS = 200
 
@@ -147,12 +163,18 @@ def _schema_reason(complaint: str, text: str, grammar: str) -> str:
     """Say why a schema is refused, with the place of the first keyword that is not supported."""
     found, begun = _UNKNOWN.search(complaint), complaint.split(" ")[0]
     unknown = json.loads(found[1]) if found else _OTHERS.get(begun, ())
+    if whole := next((one for known, one in _WHOLE.items() if complaint.startswith(known)), ""):
+        why = _GIVEN.sub(lambda found: "..." if found[1] else "", complaint.partition(": ")[2])
+        return "the schema " + whole.format(why=why.replace("Regex is empty", "no text fits its patterns"))
     if not unknown:
         return _reason(complaint.partition(": ")[0])
     given, read = _keywords(json.loads(text)), set(_keywords(_only_part(grammar)["json_schema"]))
     named = [path for path in given if path[-1] in unknown]
     path = next((one for one in named if one in read), next(iter(named), None))
-    why = f": {_reason(complaint)}" if begun in ("min/maxProperties", "patternProperty") else ""
+    if begun in ("min/maxProperties", "patternProperty"):
+        why = f": {_reason(complaint)}"
+    else:
+        why = _FIXES.get(unknown[0] if path is None else str(path[-1]), ". Fix: leave it out")
     return f"{'a keyword' if path is None else told(path)} is not supported{why}"
 
 

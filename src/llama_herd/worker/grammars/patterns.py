@@ -62,7 +62,7 @@ class _Reader:
         if char == "(":
             found = _GROUP.match(self._pattern, self._at)
             if found is None:
-                raise ValueError("is not supported: (? that begins no group")
+                raise ValueError("is not supported: (? that begins no group. Fix: no look-around, no flags")
             self._at = found.end()
             return "(?:"
         if char == "\\":
