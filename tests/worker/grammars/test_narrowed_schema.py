@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import jsonschema
+import jsonschema_rs
 import pytest
 from pydantic import StringConstraints, TypeAdapter, networks, types
 from pydantic.errors import PydanticUserError
@@ -76,7 +77,30 @@ def test_what_other_drafts_and_zod_write_is_followed(schema: dict[str, Any], goo
 
 def test_of_several_keywords_the_one_that_is_not_followed_is_told() -> None:
     schema = {"properties": {"a": {"not": {}}, "b": {"not": {"const": 1}}}}
-    assert judge_form("json", json.dumps(schema)).text == "properties.b.not is not supported. Fix: leave it out"
+    assert (
+        judge_form("json", json.dumps(schema)).text == "properties.b.not is not supported. Fix: leave it out"
+    )
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        "https://json-schema.org/draft-07/schema#",
+        "http://json-schema.org/draft/2020-12/schema",
+        "http://json-schema.org/schema#",
+        "https://spec.openapis.org/oas/3.1/dialect/base",
+    ],
+)
+def test_a_draft_that_is_spelled_otherwise_is_followed(draft: str) -> None:
+    answer = judge_form("json", json.dumps({"$schema": draft, "prefixItems": [{"type": "null"}]}))
+    assert answer.kind == "text", answer.text
+    assert not takes(answer.text, "[1]")
+
+
+@pytest.mark.parametrize("draft", ["https://a.example/b", "", 5, "http://json-schema.org/draft-03/schema#"])
+def test_what_is_no_draft_is_refused(draft: object) -> None:
+    answer = judge_form("json", json.dumps({"$schema": draft}))
+    assert answer.text == "$schema must be a draft of JSON Schema from 4 on. Fix: leave it out"
 
 
 def test_true_lets_any_value_through() -> None:
@@ -157,11 +181,14 @@ def test_a_format_that_validators_assert_is_followed_or_refused(name: str) -> No
     assert answer.text == "format is not supported. Fix: leave it out, or say it by a pattern"
 
 
-def test_a_text_in_base64_is_one_in_draft_7_too() -> None:
-    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "contentEncoding": "base64"}
+@pytest.mark.parametrize("name", ["base64", "base64url", "base32", "base16"])
+def test_a_text_in_an_encoding_is_one_in_draft_7_too(name: str) -> None:
+    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "contentEncoding": name}
     grammar = judge_form("json", json.dumps(schema)).text
-    taken = [one for one in ("YWI=", "", "YWJj", "YWI", "a!==") if takes(grammar, json.dumps(one))]
-    assert taken == ["YWI=", "", "YWJj"]
+    validator = jsonschema_rs.validator_for(schema)
+    texts = ("", "YWI=", "YWJj", "YWI", "nd==", "a!==", "+//+", "-__-", "MFRGGZDF", "4a", "4")
+    taken = [one for one in texts if takes(grammar, json.dumps(one))]
+    assert taken == [one for one in texts if validator.is_valid(one)]
 
 
 def test_python_reads_the_longest_duration() -> None:

@@ -63,7 +63,12 @@ for _version in range(1, 9):
     )
 
 #: The patterns of each `contentEncoding`, which validators of draft 7 assert.
-ENCODINGS = {"base64": (_BASE64,)}
+ENCODINGS = {
+    "base64": (_BASE64,),
+    "base64url": (_BASE64.replace("+/", r"\-_"),),
+    "base32": ("(?:[A-Z2-7]{8})*",),
+    "base16": ("(?:[0-9a-fA-F]{2})*",),
+}
 
 #: Formats that validators assert, by a draft or, as ajv does, beyond, and of which no pattern is known here.
 _ASSERTED = frozenset(

@@ -33,6 +33,13 @@ KEYWORDS = frozenset(
 #: Of these, those that llguidance takes for schemas of their own, and what stands between two of them for
 #: one, too: it would not read `additionalItems` together with `items`.
 _APPLIED = frozenset({"$ref", "allOf", "anyOf", "const", "enum", "oneOf"})
+#: Drafts as llguidance is told them. Other spellings of them, and what is none, mean the newest.
+_DRAFTS = re.compile(
+    r"http://json-schema\.org/draft-0[467]/schema#?|https://json-schema\.org/draft/20(19-09|20-12)/schema#?"
+)
+_NEWEST = re.compile(
+    r"https?://(json-schema\.org/(draft[-/][^/]+/)?schema|spec\.openapis\.org/oas/3\.1/dialect/.+)#?"
+)
 #: Characters that no text in an output holds, since JSON writes them by their codes or not at all.
 _UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 #: Keywords whose values are read here before llguidance reads them.
@@ -73,8 +80,9 @@ def narrowed_schema(schema: Any) -> Any:
 
 def _check(schema: Mapping[str, Any], path: Path) -> None:
     """Raise SchemaProblem for what cannot be narrowed."""
-    if str(schema.get("$schema", "")).startswith("http://json-schema.org/draft-03/"):
-        raise SchemaProblem((*path, "$schema"), "is not supported: draft 3 has other keywords")
+    draft = str(schema.get("$schema", "http://json-schema.org/schema"))
+    if "draft-03" in draft or not _NEWEST.fullmatch(draft):
+        raise SchemaProblem((*path, "$schema"), "must be a draft of JSON Schema from 4 on. Fix: leave it out")
     for key, (kind, told) in _KINDS.items():
         if key in schema and not isinstance(schema[key], kind):
             raise SchemaProblem((*path, key), f"must be {told}")
@@ -115,6 +123,8 @@ def _narrowed(schema: Any, path: Path) -> Any:
         return False
     found = with_parts(schema, path, _narrowed)
     found |= {key: int(found[key]) for key in _COUNTS if key in found}
+    if "$schema" in found and not _DRAFTS.fullmatch(found["$schema"]):
+        del found["$schema"]
     bounds = narrowed_bounds(schema, path)
     found = {key: value for key, value in found.items() if key not in BOUNDS} | bounds
     found = without_unique_items(without_property_names(found))
