@@ -201,11 +201,33 @@ def test_python_reads_the_longest_duration() -> None:
 
 def test_an_address_has_the_lengths_of_mail() -> None:
     grammar = judge_form("json", json.dumps({"type": "string", "format": "email"})).text
-    host = ".".join(["b" * 63, "c" * 63, "d" * 61])
-    longest = f"{'a' * 64}@{host}"
-    assert takes(grammar, json.dumps(longest))
-    for wrong in (f"a{longest[1:]}d", f"{'a' * 65}@b.c", f"a@{'b' * 64}.c"):
+    host = f"{'b' * 43}." * 4
+    longest = f"{'a' * 64}@{host}{'c' * 13}"
+    assert len(longest) == 254
+    for good in (longest, f"{'a.' * 31}a@b.cd", f"{'a-' * 31}a@{'b-' * 21}b.cd"):
+        assert takes(grammar, json.dumps(good))
+    for wrong in (f"a{longest}", f"{longest}c", f"{'a.' * 32}a@b.cd", f"a@{host}b.cd", "a@b.c1"):
         assert not takes(grammar, json.dumps(wrong))
+
+
+#: What people, zod and OpenAPI's documents write beside `email`.
+ADDRESSES = (
+    r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$",
+    r"^(?:[A-Za-z0-9_'+\-]+\.)*[A-Za-z0-9_'+\-]*[A-Za-z0-9_+-]@(?:[A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$",
+    r"^[a-zA-Z0-9._%+-]+@[a-zA-Z0-9.-]+\.[a-zA-Z]{2,}$",
+    r"^\S+@\S+\.\S+$",
+    r"@(example|a-1)\.com$",
+)
+
+
+@pytest.mark.parametrize("pattern", ADDRESSES)
+def test_an_address_may_have_a_pattern_too(pattern: str) -> None:
+    answer = judge_form("json", json.dumps({"type": "string", "format": "email", "pattern": pattern}))
+    assert answer.kind == "text", answer.text
+    taken = [
+        one for one in ("a.b@a-1.com", "a..b@a-1.com", "a.b@-a.com") if takes(answer.text, json.dumps(one))
+    ]
+    assert taken == ["a.b@a-1.com"]
 
 
 NUMBER = {"type": "number"}
@@ -232,6 +254,7 @@ RECORDS: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"propertyNames": {"minLength": 1, "maxLength": 2}}, ['{"ab":1}'], ['{"":1}', '{"abc":1}']),
     ({"propertyNames": {"maxLength": 1, "format": "path", "title": "A"}}, ['{"":1}'], ['{"ab":1}']),
     ({"propertyNames": {"format": "date"}}, ["{}", '{"2024-02-29":1}'], ['{"2023-02-29":1}', '{"a":1}']),
+    ({"propertyNames": {"format": "email"}}, ['{"a@b.cd":1}'], ['{"a":1}']),
     ({"propertyNames": {"format": "password"}}, ['{"a":1}'], ['{"a":""}']),
     ({"propertyNames": {"type": "string", "pattern": "^x[0-9]$"}}, ['{"x1":1}'], ['{"y1":1}', '{"x1":""}']),
     ({"propertyNames": {"anyOf": [{"const": "a"}, {"enum": ["b"]}]}}, ['{"a":1,"b":2}'], ['{"c":1}']),
@@ -249,6 +272,22 @@ RECORDS: list[tuple[dict[str, Any], list[str], list[str]]] = [
         {"propertyNames": {"maxLength": 3}, "patternProperties": {"^a.$": {"type": "boolean"}}},
         ['{"ab":true}'],
         ['{"ab":1}', '{"b":1}'],
+    ),
+    (  # as zod writes both: the one that is within the other
+        {"propertyNames": {"format": "uuid", "pattern": "^(01234567-89ab-4def-8123-[0-9]{12})$"}},
+        ['{"01234567-89ab-4def-8123-456789012345":1}'],
+        ['{"01234567-89ab-4def-8123-4567890abcde":1}', '{"a":1}'],
+    ),
+    (
+        {"propertyNames": {"format": "date", "pattern": r"^(?:\d{4}-\d{2}-\d{2})$"}},
+        ['{"2024-02-29":1}'],
+        ['{"2023-02-29":1}'],
+    ),
+    ({"propertyNames": {"minLength": 1, "readOnly": True, "examples": ["a"]}}, ['{"a":1}'], ['{"":1}']),
+    (
+        {"propertyNames": {"enum": ["a", "s"]}, "properties": {"s": {"type": "string"}, "b": True}},
+        ['{"a":1,"s":""}'],
+        ['{"s":1}', '{"b":1}'],
     ),
     (
         {"propertyNames": {"type": "string"}, "properties": {"s": {"type": "string"}}},
@@ -313,12 +352,16 @@ def test_a_record_of_patterns_alone_has_no_other_names(schema: dict[str, Any], o
         {"propertyNames": {"pattern": "a", "anyOf": [{"const": "a"}]}},
         {"propertyNames": {"anyOf": [{"const": "a"}, {"minLength": 1}]}},
         {"propertyNames": {"minLength": True}},
-        {"propertyNames": {"format": "email"}},
+        {"propertyNames": {"format": "hostname"}},
         {"propertyNames": {"format": "regex"}},
         {"propertyNames": {"$ref": "#/$defs/a"}, "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"enum": ["a"]}}},
         {"propertyNames": {"$ref": "#/$defs/b"}, "$defs": {"a": {"enum": ["a"]}}},
         {"propertyNames": {"enum": ["a"], "pattern": "a"}},
-        {"propertyNames": {"enum": ["a"]}, "properties": {"b": True}},
+        {"propertyNames": {"format": "uuid", "pattern": "^0"}},
+        {"propertyNames": {"format": "date", "pattern": "^$|^2024"}},
+        {"propertyNames": {"format": "email", "pattern": "^a@[a-z.]+$"}},
+        {"propertyNames": {"enum": ["a"]}, "patternProperties": {"b": True}},
+        {"propertyNames": {"pattern": "a"}, "properties": {"b": True}},
         {"propertyNames": {"pattern": "a"}, "patternProperties": {"b": True}},
         {"propertyNames": False},
     ],

@@ -9,12 +9,14 @@ from llguidance import LLMatcher
 from llama_herd.worker.grammars.formats import FORMATS, is_annotation
 from llama_herd.worker.grammars.json_grammar import BYTES, json_grammar
 from llama_herd.worker.grammars.listed_values import listed_values
-from llama_herd.worker.grammars.patterns import as_llguidance
+from llama_herd.worker.grammars.patterns import as_llguidance, is_within
 from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, with_parts
 
 #: A reference to a definition at the root.
 _DEFINITION = re.compile(r"#/(\$defs|definitions)/(\w+)")
 _LENGTHS = frozenset({"minLength", "maxLength"})
+#: Keywords that say nothing of a name.
+_NOTES = frozenset({"title", "description", "examples", "example", "default", "deprecated", "readOnly"})
 #: What llguidance says of a schema that lets nothing through.
 _NOTHING = "Unsatisfiable schema"
 
@@ -73,15 +75,17 @@ def without_property_names(schema: dict[str, Any]) -> dict[str, Any]:
         asked = {key: value for key, value in asked.items() if not _is_said_of_all_names(key, value)}
     if asked == {}:
         return rest
-    if schema.get("properties") or not isinstance(asked, Mapping):
+    if not isinstance(asked, Mapping):
         return schema
-    others = schema.get("additionalProperties", True)
+    given, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+    if (listed := listed_values(asked)) and not schema.get("patternProperties"):
+        properties = {name: given.get(name, others) for name in listed if isinstance(name, str)}
+        return {**rest, "properties": properties, "additionalProperties": False}
+    if given:
+        return schema
     if patterns := schema.get("patternProperties"):
         is_said = asked.keys() <= _LENGTHS and all(_says(one, asked) for one in patterns)
         return {**rest, "additionalProperties": False} if is_said else schema
-    if listed := listed_values(asked):
-        properties = {name: others for name in listed if isinstance(name, str)}
-        return {**rest, "properties": properties, "additionalProperties": False}
     if (pattern := _pattern_of_names(asked)) is not None:
         return {**rest, "patternProperties": {pattern: others}, "additionalProperties": False}
     return schema
@@ -91,21 +95,25 @@ def _is_said_of_all_names(key: str, value: object) -> bool:
     """Whether a keyword of names says no more than that they are texts."""
     if key == "format":
         return isinstance(value, str) and is_annotation(value)
-    return key in ("title", "description") or (key, value) == ("type", "string")
+    return key in _NOTES or (key, value) == ("type", "string")
 
 
 def _pattern_of_names(asked: Mapping[str, Any]) -> str | None:
     """The one pattern that says the same of names; None where there is none."""
     lengths = {key: asked[key] for key in asked if key in _LENGTHS}
     match {key: asked[key] for key in asked if key not in _LENGTHS}:
+        case {"pattern": str(pattern), "format": str(name), **more} if not more and name in FORMATS:
+            patterns = [f"(?:{one})" for one in (pattern, *FORMATS[name])]
         case {"pattern": str(pattern), **more} if not more:
             return pattern if _says(pattern, lengths) else None
-        case {"format": str(name), **more} if not more and len(patterns := FORMATS.get(name, ())) == 1:
-            pattern = f"^(?:{patterns[0]})$"
-            return pattern if _says(pattern, lengths) else None
+        case {"format": str(name), **more} if not more and name in FORMATS:
+            patterns = [f"(?:{one})" for one in FORMATS[name]]
         case {**more} if not more and all(type(one) is int for one in lengths.values()):
             return f"^[^]{{{lengths.get('minLength', 0)},{lengths.get('maxLength', '')}}}$"
-    return None
+        case _:
+            return None
+    whole = [f"^{one}$" for one in patterns if all(is_within(one, other) for other in patterns)]
+    return next((one for one in whole if _says(one, lengths)), None)
 
 
 def _says(pattern: str, lengths: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from llama_herd.worker.grammars.formats import ENCODINGS, format_patterns
 from llama_herd.worker.grammars.listed_values import without_unique_items
 from llama_herd.worker.grammars.look_ahead import without_look_ahead
 from llama_herd.worker.grammars.names import narrowed_names, with_own_names, without_property_names
-from llama_herd.worker.grammars.patterns import as_llguidance
+from llama_herd.worker.grammars.patterns import as_llguidance, is_within
 from llama_herd.worker.grammars.references import References
 from llama_herd.worker.grammars.schema_places import Path, SchemaProblem, places, values, with_parts
 
@@ -149,6 +149,8 @@ def _patterns(schema: Mapping[str, Any], path: Path) -> list[str]:
         whole = [*(format_patterns(schema[key]) if key in schema else ()), *ENCODINGS.get(str(encoding), ())]
     except ValueError as error:
         raise SchemaProblem((*path, key), str(error)) from None
+    # What a format says anyway is left out: llguidance gives up where there are many.
+    found = [one for one in found if not any(is_within(text, one) for text in whole)]
     return [*found, *(f"^(?:{one})$" for one in whole)]
 
 

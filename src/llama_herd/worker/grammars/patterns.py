@@ -3,6 +3,10 @@
 import re
 from collections.abc import Mapping
 
+from llguidance import LLMatcher
+
+from llama_herd.worker.grammars.json_grammar import BYTES
+
 #: White space of Python, Rust and ECMAScript alike; of ECMAScript; of any of them.
 _COMMON_SPACE = r"\t-\r \u{a0}\u{1680}\u{2000}-\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}"
 _SPACE = _COMMON_SPACE + r"\u{feff}"
@@ -32,6 +36,19 @@ def as_llguidance(pattern: str, *, is_exact: bool = False) -> str:
     in Python has no complaint. Raises ValueError, with what is not supported.
     """
     return _Reader(pattern, (_EXACT, _EXACT) if is_exact else (_COMMON, _ANY)).read()
+
+
+def is_within(pattern: str, other: str) -> bool:
+    """Whether the texts that one pattern matches as a whole are matched so by the other, too."""
+    if pattern == other:
+        return True
+    try:
+        ours, theirs = (as_llguidance(one, is_exact=True) for one in (pattern, other))
+    except ValueError:
+        return False
+    grammar = LLMatcher.grammar_from_lark(f"start: TEXT\nTEXT: /{ours}/ & ~/{theirs}/")
+    matcher = LLMatcher(BYTES, grammar, log_level=0)
+    return not (matcher.is_error() or matcher.is_accepting() or any(matcher.compute_bitmask()[: 256 // 8]))
 
 
 class _Reader:
