@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
 from io import StringIO
@@ -274,8 +275,12 @@ def test_what_torch_tells_of_its_cache_at_an_end_is_left_out(monkeypatch: pytest
 
 @pytest.fixture
 def _own_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Leaves the root's handlers as they were."""
+    """Leaves the root's handlers as they were, and what Celery redirects."""
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, getattr(sys, name))
+    for name in ("CELERY_LOG_REDIRECT", "CELERY_LOG_REDIRECT_LEVEL"):
+        monkeypatch.setenv(name, "")
     yield
     structlog.reset_defaults()
 
@@ -285,9 +290,9 @@ def test_celerys_option_logfile_names_a_file_which_may_be_rotated(tmp_path: Path
     path = tmp_path / "w.log"
     with redirect_stderr(Terminal()) as stream:
         configure_logs("w@host", logging.INFO, str(path))
-    structlog.get_logger("test").info("first")
-    path.rename(tmp_path / "w.log.1")
-    logging.getLogger("celery").warning("second")
+        structlog.get_logger("test").info("first")
+        path.rename(tmp_path / "w.log.1")
+        print("second", file=sys.stderr)  # as a worker does that cannot start
     told = [json.loads(one.read_text())["event"] for one in (tmp_path / "w.log.1", path)]
     assert (told, stream.getvalue()) == (["first", "second"], "")
 

@@ -3,6 +3,7 @@
 They must be set before Celery's worker is built.
 """
 
+import logging
 import sys
 import threading
 import warnings
@@ -189,3 +190,5 @@ def configure_logs(worker: str, loglevel: int, logfile: str | None = None, **_: 
         set_up_logs(settings.log_format, level, known, logfile or None)
     except OSError as error:
         _refuse(f"--logfile {logfile} cannot be written: {error.strerror}. Fix: name a file that can be")
+    if logfile:  # standard error leads nowhere in a worker that Celery has detached
+        app.log.redirect_stdouts(logging.ERROR)
