@@ -99,9 +99,15 @@ def test_a_redis_that_forgets_is_named_with_the_fix(redis: Redis, redis_url: str
         assert findings(redis_url, exit_code=0)["eviction"][0] == "warn"
         redis.config_set("maxmemory", "100mb")
         found = findings(redis_url, exit_code=1)
+        redis.config_set("maxmemory-policy", "volatile-lru")
+        other = findings(redis_url, exit_code=1)["eviction"]
     finally:
         redis.config_set("maxmemory", "0")
         redis.config_set("maxmemory-policy", "noeviction")
+    assert (other[0], other[1].split(": ")[1]) == (
+        "fail",
+        "a full Redis drops streams and results of ended jobs",
+    )
     state, detail, fix = found["eviction"]
     port = urlsplit(redis_url).port
     assert (state, fix) == ("fail", f"redis-cli -p {port} CONFIG SET maxmemory-policy noeviction")

@@ -123,13 +123,17 @@ def to_set(url: str, setting: str) -> str:
 
 
 def _check_eviction(url: str, info: Mapping[str, Any]) -> Finding:
-    policy, max_bytes = info.get("maxmemory_policy", "unknown"), info.get("maxmemory", 0)
+    policy, max_bytes = str(info.get("maxmemory_policy", "unknown")), info.get("maxmemory", 0)
     limit = f"maxmemory {max_bytes:,} bytes" if max_bytes else "no maxmemory"
     if policy == "noeviction":
         if max_bytes and info.get("used_memory", 0) > max_bytes:
             return Finding("eviction", "fail", f"none, {limit}, all in use: no job is accepted", _ROOM)
         return Finding("eviction", "ok", f"none, {limit}")
-    detail = f"policy {policy}, {limit}: a full Redis drops accepted jobs and streams"
+    # What waits or runs has no lifetime.
+    lost = (
+        "streams and results of ended jobs" if policy.startswith("volatile") else "accepted jobs and streams"
+    )
+    detail = f"policy {policy}, {limit}: a full Redis drops {lost}"
     fix = to_set(url, "maxmemory-policy noeviction")
     return Finding("eviction", "fail" if max_bytes else "warn", detail, fix)
 
