@@ -78,6 +78,20 @@ def test_a_stream_is_read_as_it_is_written(gateway: GatewayThread, herd: Herd) -
         assert next(events, None) is None
 
 
+def test_an_event_is_named_once_all_of_its_chunks_are_there(gateway: GatewayThread, herd: Herd) -> None:
+    """So whoever is cut off between them, and goes on by the job's own events, misses nothing."""
+    chat = {"model": "tales", "messages": [{"role": "user", "content": "x"}]}
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    with gateway.send("POST", "/v1/chat/completions", {**chat, **options}) as answer:
+        job_id = begun(herd, answer)
+        herd.emit("one", token(job_id, 2, 0), end(job_id, 3, 1))
+        role, content, finish, usage, done = events_of(answer)
+        assert role.json["choices"][0]["delta"]["role"] == "assistant"
+        assert content.json["choices"][0]["delta"]["content"]
+        assert usage.json["choices"] == []
+        assert [one.number for one in (role, content, finish, usage, done)] == [None, 2, None, 3, None]
+
+
 @pytest.mark.parametrize(("has_usage", "counts"), [(True, [1, 1]), (False, [])])
 def test_a_stream_counts_as_it_comes_by_vllm_s_option(
     gateway: GatewayThread, herd: Herd, has_usage: bool, counts: list[int]

@@ -162,10 +162,13 @@ class CompletionAnswer:
         return []
 
     def _sse_chunks(self, chunks: ManyChunks, event: Event) -> Iterator[bytes]:
-        """An event as chunks. Those of a single job have its cursor, from which its own events go on."""
-        cursor = event.cursor if len(self._ids) == 1 else ""
+        """An event as chunks. The last of a single job's has its cursor, from which its own events go on."""
+        cursor, text = event.cursor if len(self._ids) == 1 else "", ""
         for chunk in chunks.from_event(event):
+            if text:
+                yield sse(text)
             text = "".join(json_pieces(chunk)) if is_long(event) else json_text(chunk)
+        if text:
             yield sse(text, id=cursor)
         if _is_bad_end(event):
             yield error_event(Problem.from_end(event, self._source(event)), self._facts)
