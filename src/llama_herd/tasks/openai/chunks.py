@@ -101,18 +101,18 @@ class Chunks:
         self._num_tokens[index] += len(event.ids)
         if event.tool_calls:
             self._calling.add(index)
-        if words or event.logprobs is not None:
+        ends = self._ends(index, event.finish_reason, event.stop_reason) if event.finish_reason else {}
+        if words or ends or event.logprobs is not None:
             yield from self._begin()
             offsets = self._offsets.setdefault(index, Offsets())
             scores = logprobs_of(self.endpoint, event, event.pieces, offsets)
-            yield self._chunk(index, words, scores)
-        if event.finish_reason:
-            yield from self._finish(index, event.finish_reason, event.stop_reason)
+            yield self._chunk(index, words, scores, **ends)
 
     def _end(self, end: End) -> Iterator[dict[str, Any]]:
         for index in range(self._num_choices):
             if index not in self._ended:
-                yield from self._finish(index, end.finish_reason, end.stop_reason)
+                yield from self._begin()
+                yield self._chunk(index, {}, **self._ends(index, end.finish_reason, end.stop_reason))
         if self.has_usage:
             yield {**self._head, "choices": [], "usage": usage_object(end.usage, self._cached_tokens)}
 
@@ -123,13 +123,11 @@ class Chunks:
             for index in range(self._num_choices):
                 yield self._chunk(index, {"role": "assistant", "content": "", "refusal": None})
 
-    def _finish(self, index: int, reason: FinishReason, stop_reason: StopReason) -> Iterator[dict[str, Any]]:
-        yield from self._begin()
+    def _ends(self, index: int, reason: FinishReason, stop_reason: StopReason) -> dict[str, Any]:
+        """The fields of a chunk that ends an output."""
         self._ended.add(index)
         told = finish_reason_of(reason, has_calls=index in self._calling)
-        yield self._chunk(
-            index, {}, finish_reason=told, stop_reason=stop_reason if reason == "stop" else None
-        )
+        return {"finish_reason": told, "stop_reason": stop_reason if reason == "stop" else None}
 
     def _words(self, event: Token) -> dict[str, Any]:
         """The fields that an event adds to its output; empty if it adds none."""
