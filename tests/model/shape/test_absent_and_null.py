@@ -242,3 +242,38 @@ def test_absent_and_null_are_what_they_are_to_transformers(name: str, tmp_path: 
         if (key, state) not in allowed:
             wrong[key, state] = difference(theirs, ours)
     assert {case: text for case, text in wrong.items() if text} == {}
+
+
+DEFAULT = {"rope_type": "default", "rope_theta": 500.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("llama", {"rope_parameters": {**YARN, "beta_fast": 1, "beta_slow": 32}}),
+        ("qwen2", {"rope_parameters": {"full_attention": LINEAR, "sliding_attention": DEFAULT}}),
+        (
+            "gemma3_text",
+            {
+                "rope_parameters": {
+                    "full_attention": DEFAULT,
+                    "sliding_attention": {"type": "linear", "rope_theta": 500.0, "factor": 4.0},
+                }
+            },
+        ),
+        (
+            "gemma3_text",
+            {
+                "rope_parameters": {"full_attention": YARN, "sliding_attention": DEFAULT},
+                "original_max_position_embeddings": 64,
+            },
+        ),
+    ],
+    ids=["betas of YaRN swapped", "by kinds of layers", "a local scaling by `type`", "a context beside both"],
+)
+def test_a_rope_that_is_stated_unusually_is_that_of_transformers_or_refused(
+    name: str, changes: Json, tmp_path: Path
+) -> None:
+    config_json = {**base_of(name), **changes}
+    ours = of_ours(config_json, tmp_path / "config.json")
+    assert ours is None or difference(of_transformers(config_json), ours) == ""

@@ -44,8 +44,11 @@ NULLABLE = frozenset({"attention_bias", "mlp_bias", "quantization_config", "rope
 #: Keys of YaRN that may be null within `rope_parameters` and `rope_scaling`.
 NULLABLE_OF_ROPE = frozenset({"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"})
 
-#: The context that a model with scaled RoPE was made for; at the top level it counts for more than within.
+#: The context that a model with scaled RoPE was made for; at the top level it counts for more than within,
+#: unless layers with a window have a RoPE of their own.
 CONTEXT_KEY = "original_max_position_embeddings"
+#: Kinds of layers: with a window, and without.
+LAYER_KINDS = ("sliding_attention", "full_attention")
 
 
 def with_defaults(config_json: Metadata, family: Family) -> Metadata:
@@ -69,7 +72,8 @@ def json_rope(
         )
     scaling, local_base = json_scaling(stated, Pairs(head_dim, base), context_length), 0.0
     if family.local_rope_base:
-        local.require("rope_type", "default")
+        for key in ("rope_type", "type"):
+            local.require(key, "default")
         local_base = _rope_base(local, config_json, "rope_local_base_freq", family.local_rope_base)
     return base, scaling, local_base
 
@@ -82,7 +86,7 @@ def json_windows(config_json: Metadata, family: Family, num_layers: int) -> tupl
     if family.window == "all":
         return layer_windows(window, [True] * num_layers)
     if "layer_types" in config_json:
-        types = config_json.items_of("layer_types", ("sliding_attention", "full_attention"), num_layers)
+        types = config_json.items_of("layer_types", LAYER_KINDS, num_layers)
         has_window = [kind == "sliding_attention" for kind in types]
     elif family.window == "upper":
         first = config_json.integer("max_window_layers", 0, MAX_LAYERS)
@@ -129,11 +133,15 @@ def _stated_ropes(config_json: Metadata, family: Family) -> tuple[Metadata, Meta
     """RoPE's parameters, and those of layers with a window. The older key counts if it is not empty."""
     parameters, scaling = (config_json.nested(key, {}) for key in ("rope_parameters", "rope_scaling"))
     stated, local = scaling or parameters, Metadata({})
-    if family.local_rope_base and parameters:
-        local, full = (parameters.nested(f"{kind}_attention") for kind in ("sliding", "full"))
+    if not family.local_rope_base:
+        for kind in LAYER_KINDS:
+            if stated.get(kind):
+                raise stated.error(kind, "has a RoPE of its own, which is not supported", OTHER_MODEL)
+        if CONTEXT_KEY in config_json:
+            stated = Metadata({**stated, CONTEXT_KEY: config_json[CONTEXT_KEY]}, stated.source)
+    elif parameters:
+        local, full = (parameters.nested(kind) for kind in LAYER_KINDS)
         stated = Metadata({**full, **scaling}, full.source)
-    if CONTEXT_KEY in config_json:
-        stated = Metadata({**stated, CONTEXT_KEY: config_json[CONTEXT_KEY]}, stated.source)
     return stated.without_nulls(NULLABLE_OF_ROPE), local
 
 

@@ -123,7 +123,7 @@ def yarn_divisors(pairs: Pairs, factor: float, context: int, fast: float, slow: 
     last = min(math.ceil(pairs.turning(slow, context)), pairs.dim - 1)
 
     def divisor(pair: int) -> float:
-        slowed = min(max((pair - first) / max(last - first, 0.001), 0.0), 1.0)
+        slowed = min(max((pair - first) / (last - first or 0.001), 0.0), 1.0)
         return 1 / (slowed / factor + 1 - slowed)
 
     return pairs.divisors(divisor)
