@@ -57,10 +57,10 @@ def test_a_terminal_that_closes_is_heard_but_not_under_nohup() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     asked = []
     try:
-        with on_signals((signal.SIGHUP,), lambda: asked.append("deaf")):
+        with on_signals((signal.SIGHUP,), lambda _: asked.append("deaf")):
             os.kill(os.getpid(), signal.SIGHUP)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        with on_signals((signal.SIGHUP,), lambda: asked.append("heard")):
+        with on_signals((signal.SIGHUP,), lambda _: asked.append("heard")):
             os.kill(os.getpid(), signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -41,7 +41,7 @@ def redis(
     asked = Event()
     with (
         own_redis(url, "herd redis", port=port, folder=folder) as server,
-        on_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), asked.set),
+        on_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), lambda _: asked.set()),
     ):
         where = url if port is None else server.url
         if as_json:

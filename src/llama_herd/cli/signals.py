@@ -8,14 +8,16 @@ from importlib import import_module
 
 
 @contextmanager
-def on_signals(numbers: tuple[signal.Signals, ...], action: Callable[[], None]) -> Iterator[None]:
-    """Call `action` for these signals within the block; from the main thread only.
+def on_signals(
+    numbers: tuple[signal.Signals, ...], action: Callable[[signal.Signals], None]
+) -> Iterator[None]:
+    """Call `action` with each of these signals that comes within the block; from the main thread only.
 
     Not for a SIGHUP that is to be ignored, as under nohup.
     """
     is_deaf = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     heard = [number for number in numbers if not (is_deaf and number == signal.SIGHUP)]
-    before = {number: signal.signal(number, lambda *_: action()) for number in heard}
+    before = {number: signal.signal(number, lambda got, _: action(signal.Signals(got))) for number in heard}
     try:
         yield
     finally:
@@ -27,7 +29,7 @@ def on_signals(numbers: tuple[signal.Signals, ...], action: Callable[[], None]) 
 def on_interrupt(action: Callable[[], None]) -> Iterator[None]:
     """Call `action` at the first Ctrl-C while the block goes on; a second one interrupts the block."""
 
-    def first() -> None:
+    def first(_: signal.Signals) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         action()
 
@@ -43,7 +45,7 @@ def load_torch() -> None:
     """
     asked = []
 
-    def first() -> None:
+    def first(_: signal.Signals) -> None:
         asked.append(True)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 

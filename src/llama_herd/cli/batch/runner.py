@@ -5,8 +5,8 @@ Also watches and ends one that runs somewhere else.
 
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from time import sleep
 from typing import TYPE_CHECKING
@@ -35,17 +35,13 @@ class Interruption:
         self.number: signal.Signals | None = None
         self.num_signals = 0
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        def note(number: signal.Signals) -> None:
-            self.number = number
-            self.num_signals += 1
+    def listening(self) -> AbstractContextManager[None]:
+        """Note each signal to end that comes within the block, in place of what it would do."""
+        return on_signals((signal.SIGINT, signal.SIGTERM), self._note)
 
-        with (
-            on_signals((signal.SIGINT,), lambda: note(signal.SIGINT)),
-            on_signals((signal.SIGTERM,), lambda: note(signal.SIGTERM)),
-        ):
-            yield
+    def _note(self, number: signal.Signals) -> None:
+        self.number = number
+        self.num_signals += 1
 
     @property
     def exit_code(self) -> int:

@@ -52,7 +52,7 @@ def run_together(commands: Mapping[str, Sequence[str]], backoff: Backoff = DEFAU
     """
     children = [Child(name, command, backoff) for name, command in commands.items()]
 
-    def end_all() -> None:
+    def end_all(_: signal.Signals) -> None:
         for child in children:
             child.end()
 
