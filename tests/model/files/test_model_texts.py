@@ -7,8 +7,8 @@ import pytest
 from tokenizers import Tokenizer as Engine, decoders, models, pre_tokenizers
 
 from llama_herd.errors import ModelFileError
+from llama_herd.model.files.model_texts import open_texts
 from llama_herd.model.files.open_model import open_model
-from llama_herd.model.files.text_file import open_texts
 from llama_herd.ops.settings import BUNDLED_MODEL
 
 TEMPLATE = "{{ messages[0].content }}"

@@ -15,7 +15,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 from llama_herd.errors import ModelFileError
 from llama_herd.model.files.file_kind import GGUF_MAGIC, HEAD_BYTES, recognise
 from llama_herd.model.files.tensor_file import OpenFile, TensorFile, TensorInfo
-from llama_herd.model.reading.bounded_reader import Array, Cursor, damaged
+from llama_herd.model.reading.bounded_reader import Array, BoundedReader, damaged
 from llama_herd.model.reading.metadata import Metadata, quoted
 
 #: Version 2 has the layout of version 3; version 1 has 32-bit lengths.
@@ -142,16 +142,16 @@ def read_header(file: OpenFile, header: Header) -> None:
     Raises ModelFileError, which names the field, its offset and both numbers; then `header` has what comes
     before. Whether we can do anything with what the file holds is not asked here.
     """
-    cursor = file.cursor(MAX_HEADER_BYTES)
-    cursor.offset = len(GGUF_MAGIC)
-    _read_version(cursor, header)
-    num_tensors = cursor.count(MAX_TENSORS, "tensor count")
-    num_keys = cursor.count(MAX_KEYS, "key count")
-    _read_metadata(cursor, num_keys, header.metadata)
+    reader = file.reader(MAX_HEADER_BYTES)
+    reader.offset = len(GGUF_MAGIC)
+    _read_version(reader, header)
+    num_tensors = reader.count(MAX_TENSORS, "tensor count")
+    num_keys = reader.count(MAX_KEYS, "key count")
+    _read_metadata(reader, num_keys, header.metadata)
     for _ in range(num_tensors):
-        name = _read_name(cursor, MAX_NAME_BYTES, "tensor name", header.entries)
-        header.entries[name] = _read_entry(cursor, name)
-    header.data_start = align(cursor.offset, header.alignment)
+        name = _read_name(reader, MAX_NAME_BYTES, "tensor name", header.entries)
+        header.entries[name] = _read_entry(reader, name)
+    header.data_start = align(reader.offset, header.alignment)
 
 
 def type_name(type_id: int) -> str:
@@ -161,92 +161,92 @@ def type_name(type_id: int) -> str:
     return REMOVED_TYPES.get(type_id, str(type_id))
 
 
-def _read_version(cursor: Cursor, header: Header) -> None:
-    version = cursor.u32("version")
+def _read_version(reader: BoundedReader, header: Header) -> None:
+    version = reader.u32("version")
     swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
-    header.is_big_endian = cursor.is_swapped = swapped < version and swapped in (1, *VERSIONS)
+    header.is_big_endian = reader.is_swapped = swapped < version and swapped in (1, *VERSIONS)
     header.version = swapped if header.is_big_endian else version
     if header.version not in VERSIONS:
         age = "a newer" if header.version < min(VERSIONS) else "an older"
         raise ModelFileError(
-            f"{cursor.source}: GGUF version {header.version} cannot be read, only versions 2 and 3 can. "
+            f"{reader.source}: GGUF version {header.version} cannot be read, only versions 2 and 3 can. "
             f"Take {age} file of the same model."
         )
 
 
-def _read_metadata(cursor: Cursor, num_keys: int, metadata: dict[str, MetaValue]) -> None:
+def _read_metadata(reader: BoundedReader, num_keys: int, metadata: dict[str, MetaValue]) -> None:
     for _ in range(num_keys):
-        key = _read_name(cursor, MAX_KEY_BYTES, "key", metadata)
-        value_type = cursor.u32(f"value type of {quoted(key)}")
+        key = _read_name(reader, MAX_KEY_BYTES, "key", metadata)
+        value_type = reader.u32(f"value type of {quoted(key)}")
         if key == ALIGNMENT_KEY:
-            metadata[key] = _read_alignment(cursor, value_type)
+            metadata[key] = _read_alignment(reader, value_type)
         elif key == TOKENIZER_JSON_KEY and value_type == GGUFValueType.STRING:
-            metadata[key] = cursor.string(MAX_TOKENIZER_JSON_BYTES, key)
+            metadata[key] = reader.string(MAX_TOKENIZER_JSON_BYTES, key)
         else:
             is_note = key.startswith(NOTES_PREFIX)
-            metadata[key] = _read_value(cursor, value_type, quoted(key), "replace" if is_note else "strict")
+            metadata[key] = _read_value(reader, value_type, quoted(key), "replace" if is_note else "strict")
 
 
-def _read_name(cursor: Cursor, limit: int, kind: str, taken: Mapping[str, object]) -> str:
-    start = cursor.offset
-    name = cursor.string(limit, kind)
+def _read_name(reader: BoundedReader, limit: int, kind: str, taken: Mapping[str, object]) -> str:
+    start = reader.offset
+    name = reader.string(limit, kind)
     if not name:
-        raise cursor.error(kind, f"is empty, 1 to {limit} bytes are needed", cursor.offset - start)
+        raise reader.error(kind, f"is empty, 1 to {limit} bytes are needed", reader.offset - start)
     if name in taken:
-        raise cursor.error(f"{kind} {quoted(name)}", "appears twice", cursor.offset - start)
+        raise reader.error(f"{kind} {quoted(name)}", "appears twice", reader.offset - start)
     return name
 
 
-def _read_alignment(cursor: Cursor, value_type: int) -> int:
+def _read_alignment(reader: BoundedReader, value_type: int) -> int:
     if value_type != GGUFValueType.UINT32:
-        raise cursor.error(ALIGNMENT_KEY, f"is of value type {value_type}, UINT32 is needed", 4)
-    alignment = cursor.u32(ALIGNMENT_KEY)
+        raise reader.error(ALIGNMENT_KEY, f"is of value type {value_type}, UINT32 is needed", 4)
+    alignment = reader.u32(ALIGNMENT_KEY)
     if not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
         problem = f"{alignment} is not a power of two from 1 to {MAX_ALIGNMENT}"
-        raise cursor.error(ALIGNMENT_KEY, problem, 4)
+        raise reader.error(ALIGNMENT_KEY, problem, 4)
     return alignment
 
 
-def _read_value(cursor: Cursor, value_type: int, field: str, errors: str) -> MetaValue:
+def _read_value(reader: BoundedReader, value_type: int, field: str, errors: str) -> MetaValue:
     if value_type == GGUFValueType.STRING:
-        return cursor.string(MAX_STRING_BYTES, field, errors)
+        return reader.string(MAX_STRING_BYTES, field, errors)
     if value_type == GGUFValueType.ARRAY:
-        return _read_array(cursor, field)
-    (scalar,) = cursor.array(_scalar(cursor, value_type, field), 1, field)
+        return _read_array(reader, field)
+    (scalar,) = reader.array(_scalar(reader, value_type, field), 1, field)
     if np.isinf(scalar):  # in an array it is the score of a word that no text is to become
-        raise cursor.error(field, "holds infinity, a finite number is needed", scalar.nbytes)
+        raise reader.error(field, "holds infinity, a finite number is needed", scalar.nbytes)
     if value_type == GGUFValueType.FLOAT32:
         return float(str(scalar))  # the shortest decimal: 1e-05, not 9.999999747378752e-06
     value: bool | int | float = scalar.item()
     return value
 
 
-def _read_array(cursor: Cursor, field: str) -> tuple[str, ...] | Array:
-    item_type = cursor.u32(f"array type of {field}")
-    dtype = None if item_type == GGUFValueType.STRING else _scalar(cursor, item_type, f"array {field}")
-    length = cursor.count(MAX_ARRAY_LENGTH, f"array length of {field}")
+def _read_array(reader: BoundedReader, field: str) -> tuple[str, ...] | Array:
+    item_type = reader.u32(f"array type of {field}")
+    dtype = None if item_type == GGUFValueType.STRING else _scalar(reader, item_type, f"array {field}")
+    length = reader.count(MAX_ARRAY_LENGTH, f"array length of {field}")
     if dtype is not None:
-        return cursor.array(dtype, length, field)
-    cursor.need(length * 8, field)  # each string has at least its length
-    return cursor.strings(length, MAX_STRING_BYTES, field)
+        return reader.array(dtype, length, field)
+    reader.need(length * 8, field)  # each string has at least its length
+    return reader.strings(length, MAX_STRING_BYTES, field)
 
 
-def _scalar(cursor: Cursor, value_type: int, field: str) -> np.dtype[np.generic]:
+def _scalar(reader: BoundedReader, value_type: int, field: str) -> np.dtype[np.generic]:
     if value_type not in _SCALARS:
         known = f"{min(GGUFValueType):d} to {max(GGUFValueType):d}, arrays not nested"
-        raise cursor.error(field, f"value type {value_type} is not known here ({known})", 4)
+        raise reader.error(field, f"value type {value_type} is not known here ({known})", 4)
     return _SCALARS[value_type]
 
 
-def _read_entry(cursor: Cursor, name: str) -> TensorEntry:
-    tensor, read_at = f"tensor {quoted(name)}", cursor.offset
-    num_dims = cursor.u32(f"number of dimensions of {tensor}")
+def _read_entry(reader: BoundedReader, name: str) -> TensorEntry:
+    tensor, read_at = f"tensor {quoted(name)}", reader.offset
+    num_dims = reader.u32(f"number of dimensions of {tensor}")
     if not 1 <= num_dims <= MAX_DIMS:
-        raise cursor.error(tensor, f"has {num_dims} dimensions, 1 to {MAX_DIMS} are allowed", 4)
-    dims = [cursor.count(MAX_DIM, f"dimension of {tensor}") for _ in range(num_dims)]
+        raise reader.error(tensor, f"has {num_dims} dimensions, 1 to {MAX_DIMS} are allowed", 4)
+    dims = [reader.count(MAX_DIM, f"dimension of {tensor}") for _ in range(num_dims)]
     if 0 in dims:
-        raise cursor.error(tensor, f"has dimensions {dims}, each must be at least 1", 8 * num_dims)
-    type_id, offset = cursor.u32(f"type of {tensor}"), cursor.u64(f"offset of {tensor}")
+        raise reader.error(tensor, f"has dimensions {dims}, each must be at least 1", 8 * num_dims)
+    type_id, offset = reader.u32(f"type of {tensor}"), reader.u64(f"offset of {tensor}")
     return TensorEntry(name, type_id, tuple(reversed(dims)), offset, read_at)
 
 

@@ -15,7 +15,7 @@ from llama_herd.errors import ModelFileError
 from llama_herd.model.files.file_kind import HEAD_BYTES, recognise
 from llama_herd.model.files.gguf import MAX_DIM, MAX_DIMS, MAX_NAME_BYTES, MAX_TENSORS
 from llama_herd.model.files.tensor_file import OpenFile, TensorFile, TensorInfo
-from llama_herd.model.reading.bounded_reader import Cursor, damaged
+from llama_herd.model.reading.bounded_reader import BoundedReader, damaged
 from llama_herd.model.reading.json_file import parse_json, read_json
 from llama_herd.model.reading.metadata import UNQUANTISED, Metadata, quoted
 
@@ -62,22 +62,22 @@ class SafetensorsFile(TensorFile):
         if len(head) < MIN_FILE_BYTES:
             problem = f"{len(head)} bytes long, a safetensors file has at least {MIN_FILE_BYTES}"
             raise ModelFileError(f"{file.path}: {problem}. Fetch it.")
-        cursor = file.cursor(file.num_bytes)
-        entries = read_entries(cursor)
+        reader = file.reader(file.num_bytes)
+        entries = read_entries(reader)
         entries.pop(NOTES_KEY, None)
         if len(entries) > MAX_TENSORS:
-            raise damaged(cursor.source, f"the header names {len(entries)} tensors, limit {MAX_TENSORS}")
-        infos = {name: _tensor_info(name, entry, cursor) for name, entry in entries.items()}
-        _check_layout(infos, cursor)
+            raise damaged(reader.source, f"the header names {len(entries)} tensors, limit {MAX_TENSORS}")
+        infos = {name: _tensor_info(name, entry, reader) for name, entry in entries.items()}
+        _check_layout(infos, reader)
         return infos
 
 
-def read_entries(cursor: Cursor) -> dict[str, Any]:
-    """Read the header, at which `cursor` stands, to its entry for each tensor. Raises ModelFileError."""
-    header = cursor.string(MAX_HEADER_BYTES, "header")
+def read_entries(reader: BoundedReader) -> dict[str, Any]:
+    """Read the header, at which `reader` stands, to its entry for each tensor. Raises ModelFileError."""
+    header = reader.string(MAX_HEADER_BYTES, "header")
     if not header.startswith("{"):
-        raise damaged(cursor.source, "header: not JSON: it does not begin with '{'")
-    entries: dict[str, Any] = parse_json(header, f"{cursor.source}: header", _unique)
+        raise damaged(reader.source, "header: not JSON: it does not begin with '{'")
+    entries: dict[str, Any] = parse_json(header, f"{reader.source}: header", _unique)
     return entries
 
 
@@ -88,11 +88,11 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return entries
 
 
-def _tensor_info(name: str, values: object, cursor: Cursor) -> TensorInfo:
-    """A tensor's entry in the header; its data begins after the header, where `cursor` stands."""
+def _tensor_info(name: str, values: object, reader: BoundedReader) -> TensorInfo:
+    """A tensor's entry in the header; its data begins after the header, where `reader` stands."""
     if len(name) > MAX_NAME_BYTES:
-        raise damaged(cursor.source, f"a tensor's name has {len(name)} characters, limit {MAX_NAME_BYTES}")
-    entry = Metadata(values if isinstance(values, dict) else {}, f"{cursor.source}: tensor {quoted(name)}")
+        raise damaged(reader.source, f"a tensor's name has {len(name)} characters, limit {MAX_NAME_BYTES}")
+    entry = Metadata(values if isinstance(values, dict) else {}, f"{reader.source}: tensor {quoted(name)}")
     dtype = entry.text("dtype")
     if dtype not in DTYPES:
         raise entry.error("dtype", f"is {quoted(dtype)}, supported are {', '.join(DTYPES)}", UNQUANTISED)
@@ -103,7 +103,7 @@ def _tensor_info(name: str, values: object, cursor: Cursor) -> TensorInfo:
     num_bytes = math.prod(shape) * GGML_QUANT_SIZES[DTYPES[dtype]][1]
     if len(offsets) != 2 or offsets[1] - offsets[0] != num_bytes:
         raise entry.error("data_offsets", f"are {offsets}, {dtype} of shape {shape} has {num_bytes} bytes")
-    return TensorInfo(name, DTYPES[dtype], tuple(shape), cursor.offset + offsets[0], num_bytes)
+    return TensorInfo(name, DTYPES[dtype], tuple(shape), reader.offset + offsets[0], num_bytes)
 
 
 def _integers(entry: Metadata, key: str) -> list[int]:
@@ -113,21 +113,21 @@ def _integers(entry: Metadata, key: str) -> list[int]:
     return values
 
 
-def _check_layout(infos: Mapping[str, TensorInfo], cursor: Cursor) -> None:
+def _check_layout(infos: Mapping[str, TensorInfo], reader: BoundedReader) -> None:
     """Tensors follow each other without overlap or gap, up to the end of the file and no further."""
-    end = cursor.offset
+    end = reader.offset
     for info in sorted(infos.values(), key=lambda info: info.offset):
         if info.offset != end:
             raise damaged(
-                cursor.source, f"tensor {quoted(info.name)} begins at byte {info.offset}, expected {end}"
+                reader.source, f"tensor {quoted(info.name)} begins at byte {info.offset}, expected {end}"
             )
         end = info.offset + info.num_bytes
-        if end > cursor.end:
+        if end > reader.end:
             raise damaged(
-                cursor.source, f"tensor {quoted(info.name)} ends at byte {end}, the file at {cursor.end}"
+                reader.source, f"tensor {quoted(info.name)} ends at byte {end}, the file at {reader.end}"
             )
-    if end < cursor.end:
-        raise damaged(cursor.source, f"{cursor.end - end} bytes follow the last tensor, none may")
+    if end < reader.end:
+        raise damaged(reader.source, f"{reader.end - end} bytes follow the last tensor, none may")
 
 
 def how_to_complete(folder: Path) -> str:

@@ -124,7 +124,7 @@ def _safetensors_facts(path: Path) -> list[TensorFact]:
     """The tensors of a safetensors header, without those of which it says nothing that can be."""
     entries: dict[str, Any] = {}
     with suppress(OSError, ModelFileError), closing(_open(path)) as file:
-        entries = read_entries(file.cursor(file.num_bytes))
+        entries = read_entries(file.reader(file.num_bytes))
     facts = []
     for name, entry in entries.items():
         if name != NOTES_KEY and isinstance(entry, dict):

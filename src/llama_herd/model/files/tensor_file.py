@@ -20,7 +20,7 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
 from llama_herd.errors import ModelFileError
-from llama_herd.model.reading.bounded_reader import Cursor
+from llama_herd.model.reading.bounded_reader import BoundedReader
 from llama_herd.model.reading.metadata import quoted
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ class OpenFile:
         """So many bytes, or as many as are there."""
         return os.pread(self._file.fileno(), num_bytes, offset)
 
-    def cursor(self, max_bytes: int) -> Cursor:
+    def reader(self, max_bytes: int) -> BoundedReader:
         """A reader of its header, of at most `max_bytes`."""
-        return Cursor(self.read, min(self.num_bytes, max_bytes), str(self.path))
+        return BoundedReader(self.read, min(self.num_bytes, max_bytes), str(self.path))
 
     def read_into(self, bytes: npt.NDArray[np.uint8], offset: int) -> int:
         """Fill uint8 (N,) from there on. Returns how many bytes were there."""

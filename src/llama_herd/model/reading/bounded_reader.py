@@ -14,8 +14,8 @@ CHUNK_BYTES = 1 << 20
 Array = npt.NDArray[np.generic]
 
 
-class Cursor:
-    """A position in a file, whose bytes `read(num_bytes, offset)` gives as they are needed.
+class BoundedReader:
+    """Reads a file from its start on, whose bytes `read(num_bytes, offset)` gives as they are needed.
 
     Every read is checked against `end` before it is made.
 

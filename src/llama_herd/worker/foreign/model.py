@@ -7,7 +7,7 @@ from typing import Self
 import structlog
 
 from llama_herd.errors import SettingsError
-from llama_herd.model.files.text_file import open_texts
+from llama_herd.model.files.model_texts import open_texts
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 from llama_herd.model.text.helper import Helper
 from llama_herd.tasks.protocol.job import GenerationJob

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from llama_herd.errors import SettingsError
-from llama_herd.model.files.text_file import open_texts
+from llama_herd.model.files.model_texts import open_texts
 from llama_herd.worker.foreign.backend import FieldUse, ServerBusy, ServerFacts, ServerFault
 from llama_herd.worker.foreign.http import ServerAway
 from llama_herd.worker.foreign.model import backend_of
