@@ -1,4 +1,4 @@
-"""What a worker says of itself to those who start it again: a container's engine, Kubernetes, systemd."""
+"""Whether a worker is alive and ready, for those who start it again: containers, Kubernetes, systemd."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
