@@ -32,8 +32,8 @@ class WeightLoader:
     form: WeightForm = WeightForm.DENSE
     on_progress: Callable[[int, int], None] | None = None
     num_bytes_done: int = 0
-    _laid_out: list[Tensor] = field(default_factory=list)
-    _lock: Lock = field(default_factory=Lock)
+    _laid_out: list[Tensor] = field(init=False, default_factory=list)
+    _lock: Lock = field(init=False, default_factory=Lock)
 
     def vector(self, name: str) -> Tensor:
         """A vector (C,), float32 whatever the compute dtype."""

@@ -77,14 +77,14 @@ class BatchRunner:
     max_errors: int | None = None
     own: "WorkerProcess | None" = None
     flush_s: float = 0.0
-    _hits_before: Mapping[str, int] = field(default_factory=dict)
-    _interruption: Interruption = field(default_factory=Interruption)
-    _num_heeded: int = 0
-    _is_away: bool = False
-    _has_told_refusal: bool = False
-    _named: set[str] = field(default_factory=set)
-    _is_ended_elsewhere: bool = False
-    _is_cancelled: bool = False
+    _hits_before: Mapping[str, int] = field(init=False, default_factory=dict)
+    _interruption: Interruption = field(init=False, default_factory=Interruption)
+    _num_heeded: int = field(init=False, default=0)
+    _is_away: bool = field(init=False, default=False)
+    _has_told_refusal: bool = field(init=False, default=False)
+    _named: set[str] = field(init=False, default_factory=set)
+    _is_ended_elsewhere: bool = field(init=False, default=False)
+    _is_cancelled: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         is_strict = self.max_errors is None

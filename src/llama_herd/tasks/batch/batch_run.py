@@ -76,11 +76,11 @@ class BatchRun:
     has_own_worker: bool = False
     outage: RedisUnavailable | None = None
     is_asked_to_end: bool = False
-    _has_cancelled: bool = False
-    _unwritten: list[BatchItem] = field(default_factory=list)
-    _flushed_s: float = field(default_factory=monotonic)
-    _report_at_s: float = 0.0
-    _give_up_s: float | None = None
+    _has_cancelled: bool = field(init=False, default=False)
+    _unwritten: list[BatchItem] = field(init=False, default_factory=list)
+    _flushed_s: float = field(init=False, default_factory=monotonic)
+    _report_at_s: float = field(init=False, default=0.0)
+    _give_up_s: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.window = self.batch.window

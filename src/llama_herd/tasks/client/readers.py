@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from time import monotonic
@@ -42,8 +42,8 @@ class Reader:
     #: Whether the place was looked up at least once.
     is_place_known: bool = False
     #: Its last event when a check saw a later one in the stream.
-    _lagged_at: int | None = None
-    _was_there: bool = True
+    _lagged_at: int | None = field(init=False, default=None)
+    _was_there: bool = field(init=False, default=True)
 
     def __post_init__(self) -> None:
         self.job_id = self.follower.job_id

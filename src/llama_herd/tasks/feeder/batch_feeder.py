@@ -77,18 +77,18 @@ class BatchFeeder:
     storage: Storage
     limits: FeederLimits
     count: BatchCount
-    _stopping: threading.Event = field(default_factory=threading.Event)
-    _wake: threading.Event = field(default_factory=threading.Event)
-    _running: dict[DueItem, RunningBatch] = field(default_factory=dict)
-    _clients: dict[str, Client] = field(default_factory=dict)
-    _live: dict[str, frozenset[str]] = field(default_factory=dict)
-    _is_crowded: bool = False
+    _stopping: threading.Event = field(init=False, default_factory=threading.Event)
+    _wake: threading.Event = field(init=False, default_factory=threading.Event)
+    _running: dict[DueItem, RunningBatch] = field(init=False, default_factory=dict)
+    _clients: dict[str, Client] = field(init=False, default_factory=dict)
+    _live: dict[str, frozenset[str]] = field(init=False, default_factory=dict)
+    _is_crowded: bool = field(init=False, default=False)
     #: Leases that ran out, as while Redis was away: it is still to hear that these batches stopped nobody.
-    _survived: deque[BatchLease] = field(default_factory=deque)
+    _survived: deque[BatchLease] = field(init=False, default_factory=deque)
     #: Batches for which Redis has refused a call.
-    _refused: set[DueItem] = field(default_factory=set)
+    _refused: set[DueItem] = field(init=False, default_factory=set)
     #: What was wrong at the last look: it is logged once, as long as it lasts.
-    _complaints: set[str] = field(default_factory=set)
+    _complaints: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         url = self.settings.redis_url

@@ -52,9 +52,9 @@ class StorageChores:
     limits: FeederLimits
     client_of: Callable[[str], Client]
     #: Files of which Redis has refused a call in the last round, and will refuse it again.
-    _num_refused: int = 0
-    _last_look_s: float = -inf
-    _lost_since_s: dict[str, float] = field(default_factory=dict)
+    _num_refused: int = field(init=False, default=0)
+    _last_look_s: float = field(init=False, default=-inf)
+    _lost_since_s: dict[str, float] = field(init=False, default_factory=dict)
 
     def delete_due(self) -> None:
         """Delete the bytes of files that are due. A file that cannot be deleted holds up no other.

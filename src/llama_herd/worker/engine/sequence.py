@@ -75,23 +75,23 @@ class Sequence:
     choice: int = 0  # number of the output, or of the text
     vector: VectorForm | None = None  # of a text: what its vector is to be; None: its tokens continue
     ids: list[int] = field(init=False, default_factory=list)
-    slot: int = -1  # its place in the device's table, while it holds pages
-    pages: tuple[int, ...] = ()
-    copies: tuple[PageCopy, ...] = ()
-    digests: list[Digest] = field(default_factory=list)
-    num_cached: int = 0  # tokens that are computed, or will be by what is launched
-    num_published: int = 0  # pages that may serve others
-    num_drawing: int = 0  # tokens that are being drawn: part of it, but not of `ids` yet
-    num_flying: int = 0  # launched steps of it that were not read yet
-    pooled: object = None  # of a text that is computed in parts: what the runner has of it so far
-    num_preemptions: int = 0  # how often it has lost its place to one of a higher priority
-    arrival: int = -1  # which one to wait; it stays when it waits again
-    prompt_scores: list[SampledToken] = field(default_factory=list)
-    finish_reason: FinishReason | None = None
-    stop_reason: StopReason = None
-    drawn_s: float | None = None  # when its last token was drawn, on the clock of time.monotonic
-    begun_s: float = 0.0  # when it was admitted first, on the engine's clock
-    has_begun: bool = False  # its start was announced; it is so once, however often it is admitted
+    slot: int = field(init=False, default=-1)  # its place in the device's table, while it holds pages
+    pages: tuple[int, ...] = field(init=False, default=())
+    copies: tuple[PageCopy, ...] = field(init=False, default=())
+    digests: list[Digest] = field(init=False, default_factory=list)
+    num_cached: int = field(init=False, default=0)  # tokens that are computed, or will be by what is launched
+    num_published: int = field(init=False, default=0)  # pages that may serve others
+    num_drawing: int = field(init=False, default=0)  # tokens being drawn: its own, but not in `ids` yet
+    num_flying: int = field(init=False, default=0)  # launched steps of it that were not read yet
+    pooled: object = field(init=False, default=None)  # of a text in parts: what the runner has of it
+    num_preemptions: int = field(init=False, default=0)  # how often a more urgent one took its place
+    arrival: int = field(init=False, default=-1)  # which one to wait; it stays when it waits again
+    prompt_scores: list[SampledToken] = field(init=False, default_factory=list)
+    finish_reason: FinishReason | None = field(init=False, default=None)
+    stop_reason: StopReason = field(init=False, default=None)
+    drawn_s: float | None = field(init=False, default=None)  # when its last token was drawn
+    begun_s: float = field(init=False, default=0.0)  # when it was admitted first; both on the engine's clock
+    has_begun: bool = field(init=False, default=False)  # its start was announced, which is so once
     is_confirmed: bool = field(init=False)  # False: not computed yet, since its start is not on record
     info: SequenceInfo = field(init=False)
     penalties: Penalties | None = field(init=False)  # the tokens they look at grow with `ids`

@@ -42,20 +42,20 @@ class Attempt:
     trace_id: str | None = None
     waited_s: float = 0.0  # from submission to claim, by Redis's clock
     claimed_s: float = field(default_factory=monotonic)
-    started_s: float | None = None
-    first_token_s: float | None = None
+    started_s: float | None = field(init=False, default=None)
+    first_token_s: float | None = field(init=False, default=None)
     abort: Abort | None = None  # why it must end early; may be set before it has sequences
     deadline_s: float | None = None  # on the clock of time.monotonic
-    emitted_s: float = -inf  # since when at least an event of it is on record, which renewed its lease
-    num_preemptions: int = 0  # how often it has lost its place to a more urgent one
-    is_preempted: bool = False  # it has none now
-    retries: Retries = NO_RETRIES  # until the job is read
-    failure: Failure | None = None  # the error for which the job is to be put back
-    reasons: dict[int, FinishReason] = field(default_factory=dict)  # of outputs that have ended by themselves
-    has_ended: bool = False
-    outcome: str = ""  # once it has ended: its finish reason, or the code of its error
-    is_cut_short: bool = False  # Redis has refused an event; at most a short end is still sent
-    is_over: bool = False  # the job is no longer this worker's business
+    emitted_s: float = field(init=False, default=-inf)  # then or later an event of it renewed its lease
+    num_preemptions: int = field(init=False, default=0)  # how often a more urgent one took its place
+    is_preempted: bool = field(init=False, default=False)  # it has none now
+    retries: Retries = field(init=False, default=NO_RETRIES)  # until the job is read
+    failure: Failure | None = field(init=False, default=None)  # the error for which the job is to be put back
+    reasons: dict[int, FinishReason] = field(init=False, default_factory=dict)  # of outputs that have ended
+    has_ended: bool = field(init=False, default=False)
+    outcome: str = field(init=False, default="")  # once it has ended: its finish reason or error code
+    is_cut_short: bool = field(init=False, default=False)  # Redis refused an event: only a short end is sent
+    is_over: bool = field(init=False, default=False)  # the job is no longer this worker's business
 
     @property
     def job_id(self) -> str:

@@ -79,12 +79,12 @@ class BatchProgress:
     input_name: str
     num_rows: int | None
     done: InitVar[DoneRows]
-    _codes: Counter[str] = field(default_factory=Counter)
-    _messages: dict[str, str] = field(default_factory=dict)  # the first of each code
-    _prompt_tokens: int = 0
-    _completion_tokens: int = 0
-    _ttft_s: "array[float]" = field(default_factory=lambda: array("f"))
-    _started_s: float = field(default_factory=monotonic)
+    _codes: Counter[str] = field(init=False, default_factory=Counter)
+    _messages: dict[str, str] = field(init=False, default_factory=dict)  # the first of each code
+    _prompt_tokens: int = field(init=False, default=0)
+    _completion_tokens: int = field(init=False, default=0)
+    _ttft_s: "array[float]" = field(init=False, default_factory=lambda: array("f"))
+    _started_s: float = field(init=False, default_factory=monotonic)
 
     def __post_init__(self, done: DoneRows) -> None:
         self._first = BatchStatus(
