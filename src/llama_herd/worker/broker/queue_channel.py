@@ -75,7 +75,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
     num_idle_others: Callable[[], int] = staticmethod(lambda: 0)
     _wait: MessageWait | None = None
     _taken: TakenMessage | None = None
-    _is_untold = False  # and logged
+    _is_untold = False  # whether the log has that Redis does not tell of messages
     _notes_client: Redis | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:

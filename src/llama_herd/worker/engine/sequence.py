@@ -85,7 +85,7 @@ class Sequence:
     num_flying: int = field(init=False, default=0)  # launched steps of it that were not read yet
     pooled: object = field(init=False, default=None)  # of a text in parts: what the runner has of it
     num_preemptions: int = field(init=False, default=0)  # how often a more urgent one took its place
-    arrival: int = field(init=False, default=-1)  # which one to wait; it stays when it waits again
+    arrival: int = field(init=False, default=-1)  # its number among all that wait; kept when it waits again
     prompt_scores: list[SampledToken] = field(init=False, default_factory=list)
     finish_reason: FinishReason | None = field(init=False, default=None)
     stop_reason: StopReason = field(init=False, default=None)

@@ -48,7 +48,7 @@ class Attempt:
     deadline_s: float | None = None  # on the clock of time.monotonic
     emitted_s: float = field(init=False, default=-inf)  # then or later an event of it renewed its lease
     num_preemptions: int = field(init=False, default=0)  # how often a more urgent one took its place
-    is_preempted: bool = field(init=False, default=False)  # it has none now
+    is_preempted: bool = field(init=False, default=False)  # it has no place now
     retries: Retries = field(init=False, default=NO_RETRIES)  # until the job is read
     failure: Failure | None = field(init=False, default=None)  # the error for which the job is to be put back
     reasons: dict[int, FinishReason] = field(init=False, default_factory=dict)  # of outputs that have ended

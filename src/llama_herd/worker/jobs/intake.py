@@ -87,7 +87,7 @@ class Intake(threading.Thread):
         self._finisher = finisher
         self._preparer = preparer
         self._inbox: Queue[IntakeItem | None] = Queue()
-        self._later: list[tuple[float, IntakeItem]] = []  # and when to try them again
+        self._later: list[tuple[float, IntakeItem]] = []  # when each is tried again, by time.monotonic
         self._senders = ResultReaders(tenancies.first.settings)
         self._breaks: dict[Delivery, BrokenConnections] = {}  # of large claims that failed
         self._may_begin_more = False

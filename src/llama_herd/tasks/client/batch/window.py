@@ -240,7 +240,7 @@ class BatchWindow:
             missing -= {model_of(queue, tenant) for queue in await paused_queues(tenant)}
         self.unserved = {name: did_you_mean(close_models(name, sorted(served))) for name in missing}
         self._parked.note_served(served)
-        if not workers:  # else they sweep
+        if not workers:  # any worker would end late jobs at its next sweep
             await end_left(self._core.ledger, list(self._under_way))
         if self._follows_workers:
             room = sum(worker.slots + LOOK_AHEAD for worker in workers if worker.model in self.models)
