@@ -26,6 +26,31 @@ def on_signals(
 
 
 @contextmanager
+def left_by_signals() -> Iterator[Callable[[], None]]:
+    """Let SIGTERM and SIGHUP leave the block, as Ctrl-C does, so that what it has opened is closed.
+
+    They are held back until the block calls what it is given, once its processes are started: Python drops
+    what a signal raises at a fork.
+    """
+    come: list[signal.Signals] = []
+    are_held = True
+
+    def note(number: signal.Signals) -> None:
+        come.append(number)
+        if not are_held:
+            raise SystemExit(128 + number)
+
+    def let_go() -> None:
+        nonlocal are_held
+        are_held = False
+        if come:
+            raise SystemExit(128 + come[0])
+
+    with on_signals((signal.SIGTERM, signal.SIGHUP), note):
+        yield let_go
+
+
+@contextmanager
 def on_interrupt(action: Callable[[], None]) -> Iterator[None]:
     """Call `action` at the first Ctrl-C while the block goes on; a second one interrupts the block."""
 

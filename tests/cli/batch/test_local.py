@@ -58,6 +58,17 @@ def test_ctrl_c_ends_all_that_it_brought_without_a_question(command: BatchComman
         assert process.wait(30) == 128 + signal.SIGINT
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_all_starts_leaves_no_folder(command: BatchCommand, number: signal.Signals) -> None:
+    command.write(rows(3))
+    with command.start_anew("--local", "--model", "tiny.gguf") as process:
+        wait_until(lambda: any(command.folder.glob("herd-redis-*")), "Redis starts")
+        process.send_signal(number)
+        process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert not [*command.folder.glob("herd-*")]
+
+
 @pytest.mark.fault
 def test_a_worker_that_cannot_start_ends_it(command: BatchCommand) -> None:
     command.write(rows(1))

@@ -225,11 +225,17 @@ def _run(plan: "BatchPlan", model: str | None, *, local: bool, as_json: bool) ->
     from llama_herd.cli.batch.runner import BatchRunner
     from llama_herd.cli.batch.screen import open_screen
     from llama_herd.cli.environment import read_settings
+    from llama_herd.cli.signals import left_by_signals
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
 
     with ExitStack() as stack:
-        own = stack.enter_context(_own_herd(model)) if local else None
+        own = None
+        if local:
+            herd = _own_herd(model)  # its model may have to be fetched
+            let_signals_go = stack.enter_context(left_by_signals())
+            own = stack.enter_context(herd)
+            let_signals_go()
         settings = read_settings(Settings) if own is None else own.settings
         if own is not None:
             plan = replace(plan, options=replace(plan.options, model=own.settings.served_model))
