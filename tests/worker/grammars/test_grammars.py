@@ -309,7 +309,11 @@ def test_a_model_without_an_end_ends_where_nothing_may_follow(tmp_path: Path) ->
         ("json", '{"items": "CANARY"}', "items must be an object, true or false"),
         ("json", '"CANARY"', "the schema must be an object, true or false"),
         ("json", '{"not": {}}', "the schema lets nothing through"),
-        ("json", '{"properties": {"a": {"unevaluatedProperties": false}}}', "supported. Fix: additionalProp"),
+        (
+            "json",
+            '{"properties": {"a": {"unevaluatedProperties": false}}}',
+            "supported. Fix: one object with",
+        ),
         ("json", '{"minLength": 2, "maxLength": 1, "type": "string"}', "(2) is greater than maxLength (1)"),
         (
             "json",

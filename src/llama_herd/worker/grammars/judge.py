@@ -34,7 +34,7 @@ _FIXES = {
     "oneOf": " where a value may have two alternatives. Fix: anyOf",
     "propertyNames": " as it stands. Fix: one pattern, or an enum",
     "unevaluatedItems": ". Fix: items",
-    "unevaluatedProperties": ". Fix: additionalProperties",
+    "unevaluatedProperties": ". Fix: one object with additionalProperties",
     "uniqueItems": " where items may have many values. Fix: leave it out, as with a list in place of a set",
 }
 #: Complaints of a schema as a whole, in words of our own.
