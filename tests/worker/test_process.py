@@ -1,5 +1,6 @@
 """What a worker does before and besides its work."""
 
+import json
 import os
 import subprocess
 import sys
@@ -63,10 +64,13 @@ def test_a_worker_that_would_not_read_its_models_queue_is_refused_in_one_line(
     options: tuple[str, str], tmp_path: Path
 ) -> None:
     env = {**os.environ, "HERD_REDIS_URL": "redis://127.0.0.1:1/0", "HERD_SERVED_MODEL_NAME": "m"}
-    done = run_forked(["celery", "-A", "llama_herd.tasks.app", "worker", *options], env, tmp_path)
+    worker = ["celery", "-A", "llama_herd.tasks.app", "worker", "-n", "w@%h", "--logfile", "%n.log"]
+    done = run_forked([*worker, *options], env, tmp_path)
     assert done.returncode == 2
-    assert done.output.startswith("herd worker: -Q or -X leaves out herd.m, ")
+    assert done.output.startswith(line := "herd worker: -Q or -X leaves out herd.m, ")
     assert done.output.count("\n") == 1
+    told = json.loads((tmp_path / "w.log").read_text())  # where a detached worker is heard
+    assert told["event"].startswith(line)
 
 
 @pytest.mark.parametrize("options", [{}, {"queues": "celery,herd.m"}, {"exclude_queues": ["celery"]}])

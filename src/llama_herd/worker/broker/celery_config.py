@@ -8,11 +8,13 @@ import sys
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any, NamedTuple, NoReturn
 
 from celery import Celery, signals
 from celery.app.routes import MapRoute
+from celery.utils.nodenames import node_format
 from celery.utils.text import str_to_list
 from kombu import Exchange, Queue
 
@@ -100,6 +102,10 @@ def configure(conf: Any, instance: Any, options: Mapping[str, Any], **_: Any) ->
         lead_links_home(instance.app, process.own_settings())
         process.device()
     except (BadInput, HubUnavailable) as error:
+        if logfile := options.get("logfile"):  # standard error leads nowhere in a detached worker
+            with suppress(OSError):
+                set_up_logs(path=node_format(logfile, instance.hostname))
+                logging.getLogger(__name__).error("herd worker: %s", str(error))
         _refuse(str(error), 2 if isinstance(error, BadInput) else 1)  # a hub may answer next time
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # The finisher logs in one line what Celery's tracer cannot store.
@@ -190,5 +196,5 @@ def configure_logs(worker: str, loglevel: int, logfile: str | None = None, **_: 
         set_up_logs(settings.log_format, level, known, logfile or None)
     except OSError as error:
         _refuse(f"--logfile {logfile} cannot be written: {error.strerror}. Fix: name a file that can be")
-    if logfile:  # standard error leads nowhere in a worker that Celery has detached
+    if logfile:  # standard error leads nowhere in a detached worker
         app.log.redirect_stdouts(logging.ERROR)
