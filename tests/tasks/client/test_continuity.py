@@ -173,6 +173,17 @@ def test_a_message_that_does_not_go_on_makes_the_reader_look_into_the_stream() -
     assert follower.stored([second]) == [second]
 
 
+def test_an_end_before_what_was_read_makes_the_reader_look_into_the_stream() -> None:
+    """It is all that a reader hears who may read no records, and whose silence others look after."""
+    follower = Follower(JOB)
+    first, second, ended = (
+        parse_event(one.event) for one in (started(JOB), token(JOB, 2, 0), end(JOB, 2, 0, epoch=2))
+    )
+    assert follower.stored([first, second]) == [first, second]
+    assert follower.heard([ended.to_json().encode()]) == []
+    assert follower.is_behind
+
+
 def rewrite(redis: Redis, herd: Herd, entries: Iterable[EmitEntry]) -> None:
     """Let the stream be what a promoted replica has, and what was written there."""
     redis.delete(herd.ledger.events_key(JOB))

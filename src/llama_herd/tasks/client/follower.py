@@ -154,7 +154,11 @@ class Follower:
         for message in messages:
             with suppress(ValidationError):
                 events.append(parse_event(message))
-        return self._take_fresh(event for event in events if event.job == self.job_id)
+        own = [event for event in events if event.job == self.job_id]
+        fresh = self._take_fresh(own)
+        if not self.has_ended and any(isinstance(event, End) for event in own):
+            self.is_behind = True  # it is over, perhaps before what was read
+        return fresh
 
     def stored(self, events: Iterable[Event]) -> list[Event]:
         """The events to pass on after a read of the stream.
