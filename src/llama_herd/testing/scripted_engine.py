@@ -36,7 +36,10 @@ HasRecorded = Callable[[SequenceInfo, int], bool]
 
 
 class KnownSequence(Sequence):
-    """A sequence of which is known what comes of it."""
+    """A sequence of which is known what comes of it.
+
+    Those below have slots, as it has: without them Python leaves out the fields that nobody gives.
+    """
 
     @classmethod
     def of(cls, sequence: Sequence, **known: Any) -> Self:
@@ -44,14 +47,14 @@ class KnownSequence(Sequence):
         return cls(**given, **known)
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, slots=True)
 class RankedSequence(KnownSequence):
     """The sequence of a document."""
 
     logit: float
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True, slots=True)
 class ScriptedSequence(KnownSequence):
     """A sequence whose tokens are known."""
 
@@ -61,7 +64,7 @@ class ScriptedSequence(KnownSequence):
     due_s: float = 0.0  # when its next token may come, on the clock of time.monotonic
 
     def replay(self, ids: Iterable[int], end: tuple[FinishReason, StopReason] | None = None) -> str:
-        text = super().replay(ids, end)
+        text = KnownSequence.replay(self, ids, end)  # in a class with slots `super()` means the one without
         self.num_replayed = len(self.ids)
         return text
 
