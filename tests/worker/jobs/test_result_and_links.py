@@ -1,5 +1,6 @@
 """What Celery stores and sends once it is told how a job has ended."""
 
+from contextlib import suppress
 from threading import Thread
 from typing import Any
 
@@ -18,7 +19,7 @@ from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.celery_config import insist_on_results
-from llama_herd.worker.broker.result_backend import settling
+from llama_herd.worker.broker.result_backend import NO_VALUE, settling
 from tests.chaos.harness.patience import wait_until
 from tests.redis_errors import num_errors
 from tests.worker.jobs.celery_app import app_of_worker
@@ -183,6 +184,32 @@ def test_links_in_a_form_that_is_not_celerys_send_nothing(
     with pytest.raises(GenerationError, match=next(iter(links))):
         traced(worker_app, ended_well(), **links)
     assert redis.keys() == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"args": None},
+        {"kwargs": ["a secret"]},
+        {"options": 5},
+        {"options": {"queue": 5}},
+        {"options": {"countdown": 1e300}},
+        {"subtask_type": "a secret"},
+        {"subtask_type": "chain", "kwargs": {"tasks": 3}},
+    ],
+)
+@pytest.mark.parametrize("name", ["callbacks", "chain"])
+def test_a_link_that_celery_cannot_send_is_told_in_our_words(
+    worker_app: Celery, redis: Redis, name: str, wrong: dict[str, Any]
+) -> None:
+    with settling("job", 60) as now, suppress(Exception):
+        traced(worker_app, ended_well(), **{name: [dict(signature("then", queue="next")) | wrong]})
+    assert now.result == NO_VALUE
+    assert redis.llen("next") == 0
+    error = worker_app.backend.get_result("job")
+    assert isinstance(error, GenerationError)
+    assert error.code == "refused"
+    assert "secret" not in str(error)
 
 
 def linked(name: str, num: int) -> dict[str, Any]:

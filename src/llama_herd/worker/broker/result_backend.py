@@ -20,7 +20,7 @@ from redis.exceptions import ConnectionError, NoPermissionError, NoScriptError, 
 from redis.retry import Retry
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.errors import GenerationError
+from llama_herd.errors import GenerationError, HerdError
 from llama_herd.ops.logs import error_name
 from llama_herd.tasks.connection.broken_connections import LARGE_BYTES, BrokenConnections
 from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
@@ -165,6 +165,13 @@ class ResultBackend(OnePool, ChordClaims, RedisBackend):  # type: ignore[misc]
     def add_pending_result(self, result: Any, *args: Any, **options: Any) -> Any:
         """Listen for a result, unless it is that of a link: Redis would keep what nobody reads."""
         return result if _SETTLING.get() else super().add_pending_result(result, *args, **options)
+
+    def mark_as_failure(self, task_id: str, exc: BaseException, *args: Any, **options: Any) -> None:
+        """Store a failure. A job fails by an error of ours alone: any other is that of a link."""
+        now = _SETTLING.get()
+        if now is not None and now.job_id == task_id and not isinstance(exc, HerdError):
+            exc = storing_error(exc)
+        super().mark_as_failure(task_id, exc, *args, **options)
 
     def _store_result(
         self,
