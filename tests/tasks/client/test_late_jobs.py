@@ -94,8 +94,7 @@ def test_late_jobs_end_for_who_lists_them(client: Client, herd: Herd, way: Calla
     way(client)
     for job_id in ("a", "b"):
         assert last_of(herd, job_id).finish_reason == "deadline"
-    assert herd.field("c", "cancel") == "deadline", "its worker has a moment"
-    herd.fall_silent("c")
+    pass_moment(herd, "c")
     way(client)
     assert [one.job_id for one in client.jobs(state="failed")] == ["c", "b", "a"]
     assert client.jobs() == []
@@ -129,6 +128,11 @@ def leave_late(herd: Herd, job_id: str = "a") -> None:
     herd.fall_silent(job_id)
 
 
+def pass_moment(herd: Herd, job_id: str = "a") -> None:
+    """Let the moment be over that a worker has for the end of a late job, which somebody has looked at."""
+    assert herd.redis.hset(herd.ledger.job_key(job_id), "late_until", 1) == 0, "it has one"
+
+
 @pytest.mark.parametrize("is_begun", [False, True])
 def test_readers_of_one_loop_end_it_too(redis_url: str, herd: Herd, *, is_begun: bool) -> None:
     """Their look is one for all, and what it asks says nothing of deadlines."""
@@ -142,9 +146,9 @@ def test_readers_of_one_loop_end_it_too(redis_url: str, herd: Herd, *, is_begun:
             herd.fall_silent("a")
             if is_begun:
                 await until(
-                    lambda: herd.redis.hget(herd.ledger.job_key("a"), "cancel"), "its worker is asked"
+                    lambda: herd.redis.hexists(herd.ledger.job_key("a"), "late_until"), "it has a moment"
                 )
-                herd.fall_silent("a")
+                pass_moment(herd)
             await asyncio.wait_for(asyncio.gather(*reading), PATIENCE_S)
         assert {one[-1].finish_reason for one in seen} == {last_of(herd, "a").finish_reason} == {"deadline"}
 
@@ -171,22 +175,32 @@ def test_a_job_that_readers_of_one_loop_have_waited_for_ends_too(redis_url: str,
 def test_what_a_dead_worker_has_left_ends_with_its_text(client: Client, herd: Herd) -> None:
     leave_late(herd)
     assert client.job("a").state == "running"
-    herd.fall_silent("a")
+    pass_moment(herd)
     result = client.result("a", timeout_s=PATIENCE_S)
     assert (result.finish_reason, result.text, result.worker) == ("deadline", "<2.1>", "w")
     assert herd.kinds("one", token("a", 3, 1)) == ["fenced"]
 
 
-def test_a_worker_that_has_it_ends_it(client: Client, herd: Herd) -> None:
-    """Also a worker that had lost Redis: it has a moment, however many look meanwhile."""
+@pytest.mark.parametrize("lease_ms", [1, 2**52])
+def test_a_worker_that_has_it_ends_it(client: Client, herd: Herd, lease_ms: int) -> None:
+    """Also one that had lost Redis: it has a moment to write what it has in time, however many look."""
     leave_late(herd)
+    herd.redis.hset(herd.ledger.job_key("a"), "lease", lease_ms)
     for _ in range(3):
         assert client.job("a").state == "running"
     with pytest.raises(TimeoutError):
         client.result("a", timeout_s=0.2)
-    assert herd.field("a", "cancel") == "deadline", "it is asked to"
-    assert herd.kinds("one", end("a", 3, 1, finish_reason="deadline")) == ["ok"]
-    assert client.result("a").text == "<2.1>"
+    assert herd.kinds("one", token("a", 3, 1), end("a", 4, 2)) == ["ok", "ok"]
+    assert client.result("a").text == "<2.1><3.1>"
+
+
+def test_one_that_does_not_end_it_is_asked_to(client: Client, herd: Herd) -> None:
+    leave_late(herd)
+    herd.redis.hset(herd.ledger.job_key("a"), "lease", 2**52)
+    client.job("a")
+    pass_moment(herd)
+    assert client.job("a").state == "running"
+    assert herd.field("a", "cancel") == "deadline"
 
 
 @pytest.mark.long  # for as long as its worker has

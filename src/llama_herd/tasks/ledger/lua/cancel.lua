@@ -13,16 +13,20 @@ key.channel, key.ttl_s, key.failed_s = channel, ttl_s, failed_s
 
 local MOMENT_MS = 2000
 
-local record = redis.call('HMGET', key.job, 'state', 'owner', 'lease', 'queue', 'lane', 'cancel')
+local record = redis.call('HMGET', key.job, 'state', 'owner', 'lease', 'queue', 'lane', 'deadline_ms', 'late_until')
 local state, owner, lease, now = record[1], record[2], tonumber(record[3]), now_ms()
+local deadline_ms, late_until = tonumber(record[6]), tonumber(record[7])
 if not state then return 'unknown' end
 if state ~= 'queued' and state ~= 'running' then return 'finished' end
 
--- A silent owner that had lost Redis may have ended the job in time: it has a moment to say so.
-if owner and lease <= now and reason == 'deadline' and not record[6] then
-  lease = now + MOMENT_MS
-  redis.call('HSET', key.job, 'lease', lease)
-  redis.call('ZADD', key.leases, lease, id)
+-- An owner ends a late job by itself. What it has computed in time may still be on its way, all the more if it had lost
+-- Redis: it has a moment to write that.
+if owner and reason == 'deadline' and deadline_ms and deadline_ms <= now then
+  if not late_until then
+    late_until = now + MOMENT_MS
+    redis.call('HSET', key.job, 'late_until', late_until)
+  end
+  if now < late_until then return 'asked' end
 end
 if owner and lease > now then
   redis.call('HSETNX', key.job, 'cancel', reason)
