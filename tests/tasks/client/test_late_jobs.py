@@ -102,7 +102,7 @@ def test_late_jobs_end_for_who_lists_them(client: Client, herd: Herd, way: Calla
 
 
 def test_very_many_end_in_several_looks(client: Client, herd: Herd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(left_jobs, "MAX_ENDS", 2)
+    monkeypatch.setitem(left_jobs.LEFT, "pending:deadlines", 2)
     herd.submit("later", JOB.model_copy(update={"deadline_ms": 2**52}))
     for number in range(5):
         herd.submit(f"job-{number}", LATE)
@@ -117,6 +117,19 @@ def test_a_spoilt_key_hides_no_other_job(client: Client, herd: Herd) -> None:
     assert last_of(herd, "b").finish_reason == "deadline"
     herd.redis.set("herd:default:pending:deadlines", "spoilt")
     assert client.status().pending == 1
+
+
+def test_many_whose_worker_has_died_hide_none_that_is_to_end(client: Client, herd: Herd) -> None:
+    leave_late(herd, "late")
+    client.job("late")
+    pass_moment(herd, "late")
+    herd.redis.zadd("herd:default:leases", {"late": 2})  # the others have been silent for longer
+    for number in range(120):
+        herd.submit(f"job-{number}")
+        herd.claim(f"job-{number}")
+        herd.fall_silent(f"job-{number}")
+    assert client.status().running == 120
+    assert last_of(herd, "late").finish_reason == "deadline"
 
 
 def leave_late(herd: Herd, job_id: str = "a") -> None:

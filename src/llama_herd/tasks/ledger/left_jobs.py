@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from llama_herd.tasks.ledger.answers import JobRecord
-from llama_herd.tasks.ledger.job_lists import JobLists
+from llama_herd.tasks.ledger.job_lists import MAX_LOOKS, JobLists
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, both, each, raise_if_error, redis_time_ms
 
 #: The lists with such jobs, the longest overdue first: by their deadlines, and by the ends of their leases.
-LEFT = ("pending:deadlines", "leases")
-#: Most jobs of each of them that one look at a tenant ends.
-MAX_ENDS = 100
+#: And how many of each a look at a tenant takes: of those whose worker has died, few may be to end.
+LEFT = {"pending:deadlines": 100, "leases": MAX_LOOKS}
 
 
 async def read_record(ledger: Ledger, job_id: str) -> tuple[JobRecord | None, int]:
@@ -40,7 +39,7 @@ async def end_left(ledger: Ledger, job_ids: Sequence[str]) -> None:
 async def end_all_left(ledger: Ledger) -> None:
     """End those of a tenant's jobs that are to end, of very many some: one round trip if there is none."""
     lists = JobLists(ledger.tenant)
-    calls: list[RedisCall[Any]] = [lists.members(name, None, MAX_ENDS) for name in LEFT]
+    calls: list[RedisCall[Any]] = [lists.members(name, None, most) for name, most in LEFT.items()]
     *found, now_ms = await each([*calls, redis_time_ms()])
     over = [one for members in found if isinstance(members, list) for one in members]
     now: int = raise_if_error(now_ms)
