@@ -360,6 +360,8 @@ def test_a_record_of_patterns_alone_has_no_other_names(schema: dict[str, Any], o
         {"propertyNames": {"format": "uuid", "pattern": "^0"}},
         {"propertyNames": {"format": "date", "pattern": "^$|^2024"}},
         {"propertyNames": {"format": "email", "pattern": "^a@[a-z.]+$"}},
+        {"propertyNames": {"format": "hostname", "pattern": "^item"}},
+        {"propertyNames": {"format": "hostname", "pattern": "^a|b$"}},
         {"propertyNames": {"enum": ["a"]}, "patternProperties": {"b": True}},
         {"propertyNames": {"pattern": "a"}, "properties": {"b": True}},
         {"propertyNames": {"pattern": "a"}, "patternProperties": {"b": True}},

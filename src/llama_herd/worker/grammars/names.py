@@ -17,6 +17,8 @@ _DEFINITION = re.compile(r"#/(\$defs|definitions)/(\w+)")
 _LENGTHS = frozenset({"minLength", "maxLength"})
 #: Keywords that say nothing of a name.
 _NOTES = frozenset({"title", "description", "examples", "example", "default", "deprecated", "readOnly"})
+#: A pattern that matches whole texts alone, told by its looks.
+_WHOLE = re.compile(r"\^(?:[^|]*|\([^()]*\))(?<!\\)\$", re.DOTALL)
 #: What llguidance says of a schema that lets nothing through.
 _NOTHING = "Unsatisfiable schema"
 
@@ -103,6 +105,8 @@ def _pattern_of_names(asked: Mapping[str, Any]) -> str | None:
     lengths = {key: asked[key] for key in asked if key in _LENGTHS}
     match {key: asked[key] for key in asked if key not in _LENGTHS}:
         case {"pattern": str(pattern), "format": str(name), **more} if not more and name in FORMATS:
+            if not _WHOLE.fullmatch(pattern):
+                return None
             patterns = [f"(?:{one})" for one in (pattern, *FORMATS[name])]
         case {"pattern": str(pattern), **more} if not more:
             return pattern if _says(pattern, lengths) else None
