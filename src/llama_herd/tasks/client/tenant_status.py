@@ -116,7 +116,7 @@ class Status:
 
 
 async def read_status(ledger: Ledger, queue: str) -> Status:
-    """Look at the whole tenant in two round trips; `queue` is that of the client's own model."""
+    """Look at the whole tenant in a few round trips; `queue` is that of the client's own model."""
     await end_all_left(ledger)
     overview, reports = Overview(ledger.tenant), Reports(ledger.tenant)
     standing = (queue_name(model, ledger.tenant) for model in ledger.standing_models)
