@@ -5,11 +5,12 @@ import os
 from collections.abc import Iterator
 from fcntl import F_GETPIPE_SZ, fcntl
 from io import StringIO, TextIOWrapper
+from pathlib import Path
 
 import pytest
 
 from llama_herd.ops import log_handler
-from llama_herd.ops.log_handler import LogHandler
+from llama_herd.ops.log_handler import LogFile, LogHandler
 
 
 @pytest.fixture
@@ -44,3 +45,17 @@ def test_a_stream_that_is_no_file_is_written_to() -> None:
     stream = StringIO()
     LogHandler(stream).handle(line("told"))
     assert stream.getvalue() == "told\n"
+
+
+def test_lines_that_cannot_be_written_are_lost_and_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    folder.mkdir()
+    handler = LogFile(folder / "w.log")
+    folder.rename(tmp_path / "old")
+    for number in range(3):
+        handler.handle(line(f"lost {number}"))
+    folder.mkdir()
+    handler.handle(line("written"))
+    handler.close()
+    told = "lines of the log are lost, since they could not be written: 3"
+    assert (folder / "w.log").read_text().splitlines() == [told, "written"]

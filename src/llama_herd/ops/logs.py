@@ -5,14 +5,13 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from functools import partial
-from logging.handlers import WatchedFileHandler
 from typing import NamedTuple
 
 import redis
 import structlog
 
 from llama_herd.errors import HerdError
-from llama_herd.ops.log_handler import LogHandler
+from llama_herd.ops.log_handler import LogFile, LogHandler
 from llama_herd.ops.settings import LogFormat
 from llama_herd.tasks.protocol.message import is_job_task
 
@@ -68,7 +67,7 @@ def set_up_logs(
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    handler = WatchedFileHandler(path, encoding="utf-8") if path is not None else LogHandler()
+    handler = LogFile(path, encoding="utf-8") if path is not None else LogHandler()
     handler.addFilter(shorten_lost_acks)
     handler.addFilter(name_exceptions)
     handler.addFilter(name_job)
