@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llama_herd.cli.generate import cancel_or_say
-from llama_herd.cli.signals import on_interrupt, on_signals
+from llama_herd.cli.signals import left_by_signals, on_interrupt, on_signals
 from llama_herd.tasks.client.client import Client
 from tests.cli.gateway_process import GatewayProcess
 from tests.cli.herd_command import invoke
@@ -65,6 +65,23 @@ def test_a_terminal_that_closes_is_heard_but_not_under_nohup() -> None:
     finally:
         signal.signal(signal.SIGHUP, before)
     assert asked == ["heard"]
+
+
+def test_a_second_signal_does_not_break_off_what_the_first_one_closes() -> None:
+    closed = []
+
+    def leave() -> None:
+        with left_by_signals() as let_go:
+            let_go()
+            try:
+                os.kill(os.getpid(), signal.SIGHUP)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+                closed.append(True)
+
+    with pytest.raises(SystemExit) as left:
+        leave()
+    assert (closed, left.value.code) == ([True], 128 + signal.SIGHUP)
 
 
 @pytest.mark.redis

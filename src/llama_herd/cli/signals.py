@@ -30,14 +30,14 @@ def left_by_signals() -> Iterator[Callable[[], None]]:
     """Let SIGTERM and SIGHUP leave the block, as Ctrl-C does, so that what it has opened is closed.
 
     They are held back until the block calls what it is given, once its processes are started: Python drops
-    what a signal raises at a fork.
+    what a signal raises at a fork. Only the first leaves it: a terminal that closes sends two.
     """
     come: list[signal.Signals] = []
     are_held = True
 
     def note(number: signal.Signals) -> None:
         come.append(number)
-        if not are_held:
+        if not are_held and len(come) == 1:
             raise SystemExit(128 + number)
 
     def let_go() -> None:
