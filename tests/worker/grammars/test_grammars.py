@@ -328,6 +328,11 @@ def test_a_model_without_an_end_ends_where_nothing_may_follow(tmp_path: Path) ->
         ),
         (
             "json",
+            '{"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"type": "string"}, {"type": "null"}]}}}',
+            "the schema lets nothing through: incompatible types",
+        ),
+        (
+            "json",
             '{"items": {"allOf": [{"minItems": 1}, {"$ref": "#"}]}}',
             "the schema has a $ref that leads back to itself beside other keywords. Fix: a $ref alone",
         ),
@@ -353,6 +358,7 @@ def test_what_cannot_be_followed_is_refused_where_it_stands(
     assert error.field == "response_format.json_schema.schema"
     assert complaint in error.message
     assert "CANARY" not in error.message
+    assert "\n" not in error.message
 
 
 HEAVY = "(((a{50,100}){50,100}){50,100}){50,100}"

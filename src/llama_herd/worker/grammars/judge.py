@@ -43,8 +43,8 @@ _WHOLE = {
     "Unsatisfiable schema": "lets nothing through: {why}",
     "circular references": "has a $ref that leads back to itself beside other keywords. Fix: a $ref alone",
 }
-#: What is quoted, or given with its patterns, where nothing fits a schema.
-_GIVEN = re.compile(r"([\"']).*\1|:.*", re.DOTALL)
+#: What is quoted, or given with its patterns, and where llguidance was then, where nothing fits a schema.
+_GIVEN = re.compile(r"([\"']).*\1|[:\n].*", re.DOTALL)
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`|/.*/")
 MAX_REASON_CHARS = 200
 
