@@ -89,6 +89,7 @@ def test_of_several_keywords_the_one_that_is_not_followed_is_told() -> None:
         "http://json-schema.org/draft/2020-12/schema",
         "http://json-schema.org/schema#",
         "https://spec.openapis.org/oas/3.1/dialect/base",
+        "https://spec.openapis.org/oas/3.2/dialect/2025-09-17",
     ],
 )
 def test_a_draft_that_is_spelled_otherwise_is_followed(draft: str) -> None:

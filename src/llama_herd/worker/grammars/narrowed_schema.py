@@ -38,7 +38,7 @@ _DRAFTS = re.compile(
     r"http://json-schema\.org/draft-0[467]/schema#?|https://json-schema\.org/draft/20(19-09|20-12)/schema#?"
 )
 _NEWEST = re.compile(
-    r"https?://(json-schema\.org/(draft[-/][^/]+/)?schema|spec\.openapis\.org/oas/3\.1/dialect/.+)#?"
+    r"https?://(json-schema\.org/(draft[-/][^/]+/)?schema|spec\.openapis\.org/oas/3\.[12]/dialect/.+)#?"
 )
 #: Characters that no text in an output holds, since JSON writes them by their codes or not at all.
 _UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
