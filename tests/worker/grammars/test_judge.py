@@ -21,6 +21,7 @@ from llama_herd.worker.grammars.judge import judge_form
 from tests.chaos.harness.patience import wait_until
 from tests.model.text.helper_processes import helpers
 from tests.worker.grammars.test_grammars import FORMS
+from tests.worker.grammars.test_narrowed_schema import ADDRESSES
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +35,14 @@ def test_an_object_may_have_a_thousand_names_that_may_be_left_out(others: bool) 
     names = {f"name{number}": {"type": "string"} for number in range(1_000)}
     schema = {"type": "object", "properties": names, "additionalProperties": others}
     assert judge_form("json", json.dumps(schema)).kind == "text"
+
+
+@pytest.mark.long
+def test_hundreds_of_addresses_may_each_have_a_pattern(tokenizer: Tokenizer) -> None:
+    address = {"type": "string", "format": "email", "pattern": ADDRESSES[0]}
+    schema = {"type": "object", "properties": {f"address{number}": address for number in range(400)}}
+    with closing(Grammars(tokenizer, 1, [Helper(JUDGE, JUDGE_LIMITS)])) as grammars:
+        assert grammars.constraints(OutputForm("json", json.dumps(schema), "f"), 1)
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from llguidance import LLMatcher
 
@@ -38,6 +39,7 @@ def as_llguidance(pattern: str, *, is_exact: bool = False) -> str:
     return _Reader(pattern, (_EXACT, _EXACT) if is_exact else (_COMMON, _ANY)).read()
 
 
+@lru_cache(maxsize=32)  # a schema of a hundred addresses asks the same for each
 def is_within(pattern: str, other: str) -> bool:
     """Whether the texts that one pattern matches as a whole are matched so by the other, too."""
     if pattern == other:
