@@ -197,4 +197,6 @@ def configure_logs(worker: str, loglevel: int, logfile: str | None = None, **_: 
     except OSError as error:
         _refuse(f"--logfile {logfile} cannot be written: {error.strerror}. Fix: name a file that can be")
     if logfile:  # standard error leads nowhere in a detached worker
-        app.log.redirect_stdouts(logging.ERROR)
+        redirect = partial(app.log.redirect_stdouts_to_logger, logging.getLogger("celery.redirected"))
+        redirect(app.conf.worker_redirect_stdouts_level, stderr=False)  # a print is no error
+        redirect(logging.ERROR, stdout=False)
