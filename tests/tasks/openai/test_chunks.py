@@ -28,7 +28,7 @@ def end(seq: int, **fields: Any) -> End:
 
 def chunks(endpoint: Endpoint, *events: Event, **asked: bool) -> list[dict[str, Any]]:
     """The chunks, which are as the API's description says."""
-    made = Chunks(endpoint, "j", "tales", **asked)  # type: ignore[arg-type]
+    made = Chunks(endpoint, "j", "tales", **asked)
     found = [chunk for event in events for chunk in made.from_event(event)]
     described = ChatCompletionChunk if endpoint == CHAT else Completion
     for chunk in found:

@@ -44,16 +44,18 @@ class Chunks:
     first: int = 0
     has_usage: bool = False
     has_counts: bool = False
-    _has_begun: bool = False
-    _ended: set[int] = field(default_factory=set)
-    _calling: set[int] = field(default_factory=set)  # outputs that have called a tool
-    _prompt_tokens: int | None = None
-    _num_tokens: Counter[int] = field(default_factory=Counter)  # of each output
-    _cached_tokens: int | None = None
-    _num_choices: int = 1
-    _offsets: dict[int, Offsets] = field(default_factory=dict)
-    _prompt: Started | None = None  # its prompt is still to be written, in front of the outputs
-    _held: list[Token] = field(default_factory=list)  # events to be written after the prompt
+    _has_begun: bool = field(init=False, default=False)
+    _ended: set[int] = field(init=False, default_factory=set)
+    _calling: set[int] = field(init=False, default_factory=set)  # outputs that have called a tool
+    _prompt_tokens: int | None = field(init=False, default=None)
+    _num_tokens: Counter[int] = field(init=False, default_factory=Counter)  # of each output
+    _cached_tokens: int | None = field(init=False, default=None)
+    _num_choices: int = field(init=False, default=1)
+    _offsets: dict[int, Offsets] = field(init=False, default_factory=dict)
+    _prompt: Started | None = field(
+        init=False, default=None
+    )  # its prompt is still to be written, in front of the outputs
+    _held: list[Token] = field(init=False, default_factory=list)  # events to be written after the prompt
 
     def __post_init__(self) -> None:
         self._head = {
