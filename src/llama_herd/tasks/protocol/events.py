@@ -57,7 +57,7 @@ class Failure(BaseModel):
 
 
 class Timings(BaseModel):
-    """Seconds from submission: until prefill began, until the first token, until the end."""
+    """Seconds from when the job was due: until prefill began, until the first token, until the end."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -284,7 +284,10 @@ class End(_Event):
     )
     error: Failure | None = Field(default=None, description="What went wrong, if `finish_reason` is `error`.")
     attempts: int = Field(ge=0, description="Number of starts of the job.")
-    worker: str | None = Field(default=None, description="The worker that ended it; null if none did.")
+    worker: str | None = Field(
+        default=None,
+        description="The worker that ended it, or else the last one that had it; null if none had.",
+    )
     timings: Timings | None = Field(
         default=None, description="Times of the whole job; null if no worker took them."
     )

@@ -118,7 +118,9 @@ class Result(Output):
     error: Failure | None = Field(description="What went wrong, if `finish_reason` is `error`.")
     seed: int | None = Field(description="The seed in effect; null if the job was never started.")
     attempts: int = Field(description="Number of starts of the job.")
-    worker: str | None = Field(description="The worker that ended it; null if none did.")
+    worker: str | None = Field(
+        description="The worker that ended it, or else the last one that had it; null if none had."
+    )
     timings: Timings | None = Field(description="Times of the whole job; null if no worker took them.")
     prompt_logprobs: tuple[float, ...] | None = Field(
         default=None, description="Log-probability of each prompt token except the first, if requested."
