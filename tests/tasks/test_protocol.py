@@ -2,13 +2,18 @@
 
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.ledger import keys
-from llama_herd.tasks.ledger.script import all_scripts, kept_scripts
+from llama_herd.tasks.ledger.outbox import WebhookEntry
+from llama_herd.tasks.ledger.script import Script, all_scripts, kept_scripts
+from llama_herd.tasks.ledger.stored_api_keys import ApiKey
+from llama_herd.tasks.ledger.webhook_configs import WebhookConfig
 from llama_herd.tasks.protocol.events import End, Started, Token, Vectors
+from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import TAG_GAP, Envelope
 from llama_herd.tasks.protocol.terms import MAX_NOTES
 from llama_herd.worker.jobs.stream_reader import ECHO_BYTES, EVENT_BYTES, SCORE_BYTES, TOKEN_BYTES
@@ -51,6 +56,29 @@ def test_the_page_has_a_row_for_every_key() -> None:
     assert [key for key in listed if key not in named] == []
 
 
+def test_the_page_names_every_field_of_what_is_kept_as_json() -> None:
+    named = set(re.findall(r"`(\w+)`", section("Keys")))
+    kept = {one.name for kind in (ApiKey, WebhookConfig, WebhookEntry) for one in fields(kind)}
+    assert kept - named == {"fingerprint", "message"}  # by which they are found
+
+
+def test_the_page_has_a_row_for_every_field_that_scripts_write_into_a_record() -> None:
+    source = "".join(script.plain_source for script in all_scripts())
+    calls = re.findall(r"'H(?:SET|SETNX|INCRBY)', (?:(?:key\.|one\.)?job|job_key\(id\)),([^()]*)", source)
+    parts = [part.strip() for call in calls for part in call.split(",")[::2]]
+    written = {part.strip("'") for part in parts if part.startswith("'")}
+    rows = re.findall(r"^\| (`.+?`) \|", section("The record"), re.MULTILINE)
+    assert len(written) > 35
+    assert written - {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set()
+
+
+def test_the_page_tells_in_which_argument_submit_takes_a_field_of_a_job() -> None:
+    args = [{"secret": "webhook_secret"}.get(name, name) for name in Script("submit").head.args]
+    told = re.findall(r"`(\w+)`\s+\((\d+)\)", section("Enqueueing"))
+    places = {name: str(place) for place, name in enumerate(args, 1) if name in GenerationJob.model_fields}
+    assert dict(told) == places
+
+
 def test_the_page_names_every_field_of_an_event() -> None:
     named = set(re.findall(r"[`\"]([a-z0-9_]+)[`\"]", section("Events")))
     missing = {kind: kind.model_fields.keys() - named for kind in (Started, Token, Vectors, End)}
@@ -61,6 +89,12 @@ def test_the_page_names_no_script_that_is_not_there() -> None:
     named = re.findall(r"^\| ([A-Z_]+) \|", section("Scripts"), re.MULTILINE)
     assert len(named) == len(set(named)) > 20
     assert {name.lower() for name in named} <= {script.name for script in all_scripts()}
+
+
+def test_each_word_that_the_page_gives_for_an_answer_is_in_the_script() -> None:
+    for name, told in re.findall(r"^\| ([A-Z_]+) \| (.*) \|$", section("Scripts"), re.MULTILINE):
+        words = re.findall(r"(?:^| · (?:or )?)`(\w+)`", told)
+        assert [word for word in words if f"'{word}'" not in Script(name.lower()).source] == [], name
 
 
 def test_the_page_tells_what_a_job_may_cost() -> None:
