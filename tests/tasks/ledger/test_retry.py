@@ -155,6 +155,7 @@ def test_it_is_cancelled_and_purged_while_it_waits(running: Herd) -> None:
     *_, last = running.events("a")
     assert isinstance(last, End)
     assert (last.finish_reason, last.n, last.seq) == ("cancelled", 2, 3)
+    assert record(running).retry_ms is None
     assert not {"jobs", "tokens", "delayed", "delayedtokens"} & waiting(running).keys()
     let_it_be_due(running)
     assert running.claim("a", "two") is Ended.FINISHED

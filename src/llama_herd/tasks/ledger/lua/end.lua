@@ -14,7 +14,7 @@ local function write_end(key, id, state, tail)
     seq, id, epoch, n, attempts, worker and cjson.encode(worker) or 'null', tail)
   redis.call('XADD', key.events, string.format('%d-0', seq), 'e', event)
   redis.call('HSET', key.job, 'state', state, 'epoch', epoch, 'seq', seq, 'lease', 0)
-  redis.call('HDEL', key.job, 'owner')
+  redis.call('HDEL', key.job, 'owner', 'retry_ms')
   local was_delayed = stop_waiting(key, id, queue, lane, tokens)
   close(key, key.job, key.events, id, state, event)
   redis.pcall('ZADD', key.untold, now_ms() + (was_delayed and 0 or MEETS_SOON_MS), id) -- a spoilt key holds up no end
