@@ -11,7 +11,7 @@ from llama_herd.tasks.ledger.redis_call import run_dialogue
 from llama_herd.tasks.protocol.events import parse_event
 from tests.reply import Reply
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
-from tests.tasks.herd import JOB as HERD_JOB, Herd, end, started, token
+from tests.tasks.herd import FAILURE, JOB as HERD_JOB, Herd, end, started, token
 
 pytestmark = pytest.mark.redis
 
@@ -211,6 +211,20 @@ def test_a_job_tells_its_moments_and_to_operators_what_it_asks(gateway: GatewayT
     assert ended["job"]["prompt"] == JOB["prompt"]
     assert ended["job"]["sampling"]["max_tokens"] == 4
     assert ended["ended_ms"] == ended["timeline"][-1]["at_ms"]
+
+
+def test_a_job_that_was_put_back_tells_when_it_is_tried_again(gateway: GatewayThread, herd: Herd) -> None:
+    job_id = submitted(gateway).json["id"]
+    herd.claimed(job_id)
+    herd.emit("one", started(job_id))
+    herd.put_back(job_id, seq=1)
+    waiting = gateway.ask("GET", f"/v1/jobs/{job_id}").json
+    assert (waiting["state"], waiting["retries"], waiting["retries_left"]) == ("queued", 1, 2)
+    assert waiting["retry_error"] == FAILURE.model_dump()
+    assert waiting["retry_ms"] == waiting["timeline"][-1]["at_ms"]
+    gateway.ask("DELETE", f"/v1/jobs/{job_id}")
+    ended = gateway.ask("GET", f"/v1/jobs/{job_id}").json
+    assert (ended["retries"], ended["retry_ms"], ended["timeline"][-1]["what"]) == (1, None, "ended")
 
 
 def test_a_job_that_has_ended_runs_again_and_both_name_each_other(gateway: GatewayThread, herd: Herd) -> None:

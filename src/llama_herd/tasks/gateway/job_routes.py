@@ -38,7 +38,7 @@ from llama_herd.tasks.ledger.dead_letters import is_letter_number
 from llama_herd.tasks.ledger.left_jobs import read_record
 from llama_herd.tasks.ledger.redis_call import both
 from llama_herd.tasks.protocol.embedding_job import TEXT_SOURCES
-from llama_herd.tasks.protocol.events import Event
+from llama_herd.tasks.protocol.events import Event, Failure
 from llama_herd.tasks.protocol.job import CHAT_FIELDS, SOURCES, is_job_id
 from llama_herd.tasks.protocol.kinds import parse_job
 from llama_herd.tasks.protocol.ranking_job import RANK_SOURCES
@@ -66,6 +66,10 @@ class JobView(BaseModel):
     estimated_wait_s: float | None = Field(
         description="How long it will wait at the recent rate; null if unknown, or if it does not wait."
     )
+    retries: int = Field(description="How often it was put back after an error, to be tried again.")
+    retries_left: int | None = Field(description="How often it may be put back again; null: it never was.")
+    retry_ms: int | None = Field(description="When it is tried again; null: it does not wait for that.")
+    retry_error: Failure | None = Field(description="The error after which it was put back last.")
     ended_ms: int | None = Field(description="When it ended; null until then.")
     retried_as: str | None = Field(
         description="The job that runs this one again, for operators' keys; null: none is known."
@@ -180,7 +184,8 @@ async def get_job(call: Call) -> Response:
 
     def make() -> str:
         times = ("submitted_ms", "due_ms", "deadline_ms", "ended_ms")
-        same = ("state", "queue", "worker", "attempts", *times)
+        retries = ("retries", "retries_left", "retry_ms", "retry_error")
+        same = ("state", "queue", "worker", "attempts", *times, *retries)
         view = JobView(
             id=job_id,
             num_events=record.seq,
