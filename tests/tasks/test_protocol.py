@@ -15,6 +15,7 @@ from llama_herd.tasks.ledger.webhook_configs import WebhookConfig
 from llama_herd.tasks.protocol.events import End, Started, Token, Vectors
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import TAG_GAP, Envelope
+from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.protocol.terms import MAX_NOTES
 from llama_herd.worker.jobs.stream_reader import ECHO_BYTES, EVENT_BYTES, SCORE_BYTES, TOKEN_BYTES
 
@@ -89,6 +90,11 @@ def test_the_page_names_no_script_that_is_not_there() -> None:
     named = re.findall(r"^\| ([A-Z_]+) \|", section("Scripts"), re.MULTILINE)
     assert len(named) == len(set(named)) > 20
     assert {name.lower() for name in named} <= {script.name for script in all_scripts()}
+
+
+def test_the_page_names_every_field_of_a_result() -> None:
+    named = set(re.findall(r"`(\w+)`", section("What Celery's clients see")))
+    assert Result.model_fields.keys() - named == set()
 
 
 def test_each_word_that_the_page_gives_for_an_answer_is_in_the_script() -> None:
