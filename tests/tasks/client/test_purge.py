@@ -243,7 +243,7 @@ def test_purging_again_is_no_error_and_purging_nothing_is(client: Client) -> Non
 def test_a_purged_id_is_free_when_its_mark_is_forgotten(client: Client, herd: Herd) -> None:
     client.submit(prompt="x", job_id="a")
     client.purge("a")
-    with pytest.raises(JobConflict):
+    with pytest.raises(JobConflict, match="or had it and was purged"):
         client.submit(prompt="x", job_id="a")
     assert client.cancel("a") is Cancellation.FINISHED
     assert 0 < herd.redis.ttl(herd.ledger.job_key("a")) <= herd.ledger.stream_ttl_s

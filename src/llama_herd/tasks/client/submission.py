@@ -122,8 +122,8 @@ def submit_error(ledger: Ledger, named: NewJob, answer: Submitted) -> HerdError 
             return KeptFull(*answer.kept)
         case Submission.CONFLICT:
             return JobConflict(
-                f"{named.name}: another job already has it, {named.job_id}. "
-                f"Fix: submit exactly the same job again, or choose another {named.name}"
+                f"{named.name}: another job already has it, {named.job_id}, or had it and was purged. "
+                f"Fix: choose another {named.name}, or submit exactly the job that has it"
             )
     return None
 
