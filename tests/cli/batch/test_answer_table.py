@@ -114,3 +114,15 @@ def test_the_same_command_writes_the_table_again_and_runs_nothing(
     run(source, output, redis_url)
     assert output.read_bytes() == before
     assert len(read(Path(f"{output}.answers.jsonl"))) == 3
+
+
+@pytest.mark.parametrize("formats", [("openai", "flat"), ("flat", "openai")])
+def test_a_file_of_answers_stays_when_another_format_is_asked_for(
+    source: Path, tmp_path: Path, redis_url: str, formats: tuple[str, str]
+) -> None:
+    output = tmp_path / "out.jsonl"
+    run(source, output, redis_url, "--format", formats[0])
+    before = output.read_bytes()
+    again = invoke("batch", str(source), "-o", str(output), "--format", formats[1], HERD_REDIS_URL=redis_url)
+    assert (again.exit_code, output.read_bytes() == before) == (2, True)
+    assert "begun with other options: format" in again.stderr

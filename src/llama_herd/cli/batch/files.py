@@ -107,10 +107,11 @@ class RunFile:
         """
         is_stdin = plan.input_name == STDIN
         prompts = {"with_prompts": True} if plan.has_prompts else {}
+        own = {"in_order": plan.in_order, "format": plan.format, **prompts}
         asked = cls(
             run_id=secrets.token_hex(6),
             input_name=STDIN if is_stdin else Path(plan.input_name).name,
-            options={**asdict(plan.options), **asdict(plan.reading), "in_order": plan.in_order, **prompts},
+            options={**asdict(plan.options), **asdict(plan.reading), **own},
             input_sha256=None if is_stdin else _sha256(plan.input_name),
             default_model=plan.default_model if plan.options.model is None else None,
         )
@@ -151,8 +152,9 @@ class RunFile:
                 f"{output} was begun with {model} for rows that name no model, and now it is {now}. "
                 "Fix: set HERD_MODEL_NAME as before, or choose another -o"
             )
-        names = self.options.keys() | asked.options.keys()
-        changed = sorted(name for name in names if self.options.get(name) != asked.options.get(name))
+        own = {"format": asked.options["format"], **self.options}  # earlier versions did not note it
+        names = own.keys() | asked.options.keys()
+        changed = sorted(name for name in names if own.get(name) != asked.options.get(name))
         if changed:
             raise BadInput(
                 f"{output} was begun with other options: {', '.join(changed)}. "
