@@ -15,6 +15,8 @@ from pydantic import BaseModel
 
 import llama_herd
 from llama_herd.cli.app import EXIT_BAD_INPUT, app
+from llama_herd.model.parsers.formats import REASONING_FORMATS, TOOL_FORMATS
+from llama_herd.tasks.ledger.batch_records import BatchState
 from llama_herd.tasks.protocol.worker_status import WorkerState
 from llama_herd.tasks.security.acl import Role
 from llama_herd.tasks.security.api_keys import KeyRole
@@ -88,12 +90,18 @@ def test_every_link_leads_to_a_file_and_a_heading_that_are_there(page: Path) -> 
         assert not anchor or anchor in anchors(goal), f"{name}#{anchor}"
 
 
+HERD: Any = typer.main.get_command(app)
 #: Lists of the code, and the pages whose tables have a row for each name, at its beginning.
 LISTS: dict[str, tuple[str, Iterable[object]]] = {
     "states of workers": ("security", get_args(WorkerState)),
     "roles of users of Redis": ("security", Role),
     "roles of keys": ("gateway", KeyRole),
     "extras": ("decisions/dependencies", PROJECT["optional-dependencies"]),
+    "commands": ("commands", HERD.commands),
+    "commands of webhooks": ("webhooks", HERD.commands["webhooks"].commands),
+    "states of batches": ("batches", get_args(BatchState)),
+    "formats of calls": ("tools", TOOL_FORMATS),
+    "formats of reasoning": ("tools", REASONING_FORMATS),
 }
 
 
@@ -111,7 +119,6 @@ def test_the_page_of_alarms_tells_every_exit_code() -> None:
     assert {int(code) for row in told for code in row.split(", ")} == codes
 
 
-HERD: Any = typer.main.get_command(app)
 #: A command in a line of code, or between backticks.
 COMMAND = re.compile(r"`(herd [^`]+)`|^ {4}(?:\$ )?(?:\w+=\S+ )*(?:\S*bin/)?(herd [a-z].*)$", re.M)
 
