@@ -297,7 +297,7 @@ def test_a_model_without_an_end_ends_where_nothing_may_follow(tmp_path: Path) ->
         (
             "json",
             '{"properties": {"a": {"properties": {"b": {}}, "maxProperties": 1}}}',
-            "properties.a.maxProperties is not supported: min/maxProperties",
+            "properties.a.maxProperties is not supported where names may be left out. Fix: require all",
         ),
         (
             "json",

@@ -29,8 +29,11 @@ _OTHERS = {
     "min/maxProperties": ("minProperties", "maxProperties"),
     "patternProperty": ("patternProperties",),
 }
+_OF_COUNTS = " where names may be left out. Fix: require all, or leave it out"
 #: What to do about keywords that are not followed, or not everywhere; of others that they be left out.
 _FIXES = {
+    "maxProperties": _OF_COUNTS,
+    "minProperties": _OF_COUNTS,
     "oneOf": " where a value may have two alternatives. Fix: anyOf",
     "propertyNames": " as it stands. Fix: one pattern, or an enum",
     "unevaluatedItems": ". Fix: items",
@@ -171,7 +174,7 @@ def _schema_reason(complaint: str, text: str, grammar: str) -> str:
     given, read = _keywords(json.loads(text)), set(_keywords(_only_part(grammar)["json_schema"]))
     named = [path for path in given if path[-1] in unknown]
     path = next((one for one in named if one in read), next(iter(named), None))
-    if begun in ("min/maxProperties", "patternProperty"):
+    if begun == "patternProperty":
         why = f": {_reason(complaint)}"
     else:
         why = _FIXES.get(unknown[0] if path is None else str(path[-1]), ". Fix: leave it out")
