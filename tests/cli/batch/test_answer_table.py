@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,12 @@ def test_a_file_of_answers_stays_when_another_format_is_asked_for(
     again = invoke("batch", str(source), "-o", str(output), "--format", formats[1], HERD_REDIS_URL=redis_url)
     assert (again.exit_code, output.read_bytes() == before) == (2, True)
     assert "begun with other options: format" in again.stderr
+
+
+def test_a_table_takes_the_place_of_no_device(source: Path, tmp_path: Path, redis_url: str) -> None:
+    output = tmp_path / "out.csv"
+    os.mkfifo(output)
+    refused = invoke("batch", str(source), "-o", str(output), HERD_REDIS_URL=redis_url)
+    assert (refused.exit_code, output.is_fifo()) == (2, True)
+    assert "out.csv is not a plain file" in refused.stderr
+    assert sorted(tmp_path.iterdir()) == [source, output]

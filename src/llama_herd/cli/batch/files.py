@@ -56,6 +56,8 @@ class BatchPlan:
                 f"-o {self.output}: must be a plain file, since a run continues from its answers. "
                 "Fix: name one"
             )
+        if self.output.exists() and not self.output.is_file():  # a table would take its place
+            raise BadInput(f"-o {self.output} is not a plain file. Fix: choose another -o")
         if self.format is OutputFormat.PARQUET:
             need_pyarrow(str(self.output), "written")
         if self.format is OutputFormat.NPY and self.options.embed is None:
