@@ -136,3 +136,12 @@ def test_a_table_takes_the_place_of_no_device(source: Path, tmp_path: Path, redi
     assert (refused.exit_code, output.is_fifo()) == (2, True)
     assert "out.csv is not a plain file" in refused.stderr
     assert sorted(tmp_path.iterdir()) == [source, output]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
+def test_an_output_that_cannot_be_looked_at_is_named(
+    source: Path, tmp_path: Path, redis_url: str, suffix: str
+) -> None:
+    output = tmp_path / f"{'o' * 255}{suffix}"
+    refused = invoke("batch", str(source), "-o", str(output), HERD_REDIS_URL=redis_url)
+    assert (refused.exit_code, "cannot be written: File name too long" in refused.stderr) == (2, True)

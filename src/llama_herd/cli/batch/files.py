@@ -56,7 +56,7 @@ class BatchPlan:
                 f"-o {self.output}: must be a plain file, since a run continues from its answers. "
                 "Fix: name one"
             )
-        if self.output.exists() and not self.output.is_file():  # a table would take its place
+        if os.path.exists(self.output) and not self.output.is_file():  # a table would take its place
             raise BadInput(f"-o {self.output} is not a plain file. Fix: choose another -o")
         if self.format is OutputFormat.PARQUET:
             need_pyarrow(str(self.output), "written")
@@ -215,7 +215,8 @@ class BatchFiles:
     def __init__(self, plan: BatchPlan) -> None:
         self.plan = plan
         self.source = open_source(plan.input_name, plan.reading)
-        if plan.input_name != STDIN and plan.output.exists() and plan.output.samefile(plan.input_name):
+        is_there = os.path.exists(plan.output)  # `Path.exists` raises, as for a name that is too long
+        if plan.input_name != STDIN and is_there and plan.output.samefile(plan.input_name):
             raise BadInput(f"-o {plan.output} is the input itself. Fix: choose another -o")
         self.layout = table_layout(plan, self.source)
         self.num_rows = self.source.num_rows()  # which finds what cannot be read, before a file is made
