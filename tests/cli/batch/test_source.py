@@ -136,6 +136,13 @@ def test_an_array_that_is_no_json_ends_with_the_place_without_a_word_of_it(
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("num_chars", [MAX_LINE_BYTES, 2 * MAX_LINE_BYTES])
+def test_an_element_of_an_array_may_be_as_long_as_a_line(tmp_path: Path, num_chars: int) -> None:
+    (tmp_path / "in.json").write_text(f'[{{}}, {{"a": "{"x" * num_chars}"}}]')
+    with pytest.raises(BadInput, match=r"behind row 1: .*an element has more than 8,388,608 characters"):
+        list(open_source(str(tmp_path / "in.json"), InputOptions()).rows())
+
+
 def test_a_file_that_cannot_be_looked_at_is_named() -> None:
     """As one in a folder that this user may not enter, which root may."""
     name = f"{'x' * 300}.csv"

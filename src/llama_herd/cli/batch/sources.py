@@ -112,6 +112,7 @@ class StandardInput(Source):
 
 _PIECE_CHARS = 1 << 16
 _SPACES = " \t\r\n"
+_TOO_LONG = f"an element has more than {MAX_LINE_BYTES:,} characters"
 
 
 @dataclass(frozen=True)
@@ -163,13 +164,17 @@ class _Elements:
             try:
                 element, end = self._decoder.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
-                if self._is_whole or len(self._text) > MAX_LINE_BYTES:
+                if self._is_whole:
                     raise self._error(error.msg) from None
+                if len(self._text) > MAX_LINE_BYTES:
+                    raise self._error(f"{error.msg}, or {_TOO_LONG}") from None
             except RepeatedField as error:
                 raise self._error(f"an object {error}") from None
             except (ValueError, RecursionError):
                 raise self._error("NaN, a number that is too long, or too deep nesting") from None
             else:
+                if end - self._at > MAX_LINE_BYTES:
+                    raise self._error(_TOO_LONG)
                 if end < len(self._text) or self._is_whole:  # a number may go on in the next piece
                     self._at = end
                     self._num_taken += 1
