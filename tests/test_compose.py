@@ -86,6 +86,12 @@ def test_a_job_for_a_model_that_is_not_in_the_file_ends_soon() -> None:
         assert SERVICES[name]["environment"]["HERD_UNSERVED_TIMEOUT_S"] == "${UNSERVED_TIMEOUT_S:-600}"
 
 
+def test_the_page_names_every_setting_that_compose_sets_in_the_place_of_env() -> None:
+    page = (ROOT / "docs/docker.md").read_text()
+    sets = {name for one in ("worker", "gateway") for name in SERVICES[one]["environment"]}
+    assert sorted(name for name in sets if f"`{name}`" not in page) == []
+
+
 def test_on_gpus_the_same_workers_take_the_cards() -> None:
     worker = ON_GPUS["worker"]
     assert (worker["image"], worker["deploy"]["replicas"]) == ("llama-herd:gpu", 1)
