@@ -1,5 +1,6 @@
 """Prometheus's own tool says that every alert rings when it should."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from llama_herd.error_code import ErrorCode
 from tests.promql import evaluate, samples
 
 CASES = Path(__file__).with_name("ringing_alerts.yml")
@@ -28,6 +30,13 @@ def test_every_alert_leads_to_what_to_do(alert: dict[str, Any]) -> None:
     assert anchor == alert["alert"].lower()
     assert when
     assert what
+
+
+def test_no_job_that_is_itself_at_fault_rings() -> None:
+    (query,) = (one["expr"] for one in ALERTS if one["alert"] == "HerdFailures")
+    (left_out,) = re.findall(r'code!~"(.+?)"', query)
+    at_fault = {code for code in ErrorCode if code.is_bad_input or code in ("cancelled", "deadline")}
+    assert {code for code in ErrorCode if re.fullmatch(left_out, code)} == at_fault
 
 
 def test_what_somebody_has_paused_or_drained_rings_no_other_alert() -> None:
