@@ -10,6 +10,7 @@ from redis import Redis
 from llama_herd.errors import ModelFileError
 from llama_herd.tasks.client.client import Client
 from llama_herd.worker import process, startup
+from llama_herd.worker.collector import LoadingCollector
 from llama_herd.worker.health import WorkerHealth
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
@@ -73,6 +74,17 @@ def test_each_tenant_sees_it(redis: Redis, redis_url: str, tiny_settings: Worker
         wait_until(lambda: [shown(redis_url, name) for name in ("acme", "globex")] == told, "both are told")
         found = json.loads(invoke("status", "--json", HERD_REDIS_URL=redis_url, HERD_TENANT="acme").stdout)
     assert (found["workers"][0]["state"], found["workers"][0]["loaded_percent"]) == ("loading", 33)
+
+
+def test_one_that_waits_for_its_server_says_so_wherever_it_is_asked(
+    redis: Redis, redis_url: str, tiny_settings: WorkerSettings
+) -> None:
+    health, settings = WorkerHealth(), tiny_settings.model_copy(update={"redis_url": redis_url})
+    with loading_report(redis, settings, NAME, health, "away"):
+        wait_until(lambda: [state for state, _ in shown(redis_url)] == ["away"], "it is told")
+        (metric,) = LoadingCollector("m", health).collect()
+        assert [one.labels["state"] for one in metric.samples if one.value] == ["away"]
+        assert str(health.ready().reason).startswith("away: the server that computes for it")
 
 
 @pytest.mark.long

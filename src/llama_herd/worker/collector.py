@@ -13,6 +13,7 @@ from llama_herd.tasks.protocol.events import GOOD_ENDS
 from llama_herd.tasks.protocol.worker_status import WorkerState
 from llama_herd.worker.engine.figures import StepFigures
 from llama_herd.worker.grammars.figures import GrammarFigures
+from llama_herd.worker.health import WorkerHealth
 from llama_herd.worker.jobs.figures import JobFigures, WorkerFigures
 
 #: How jobs end that were not done, beside the error codes.
@@ -24,12 +25,13 @@ Row = tuple[Callable[..., Metric], str, str, Any]
 
 @dataclass(eq=False)
 class LoadingCollector(Collector):
-    """Says that a worker loads its model: there is nothing else to tell of it yet."""
+    """Says that a worker loads its model, or waits for its server: nothing else is to tell of it yet."""
 
     model_name: str
+    health: WorkerHealth
 
     def collect(self) -> Iterator[Metric]:
-        yield _state(self.model_name, "loading")
+        yield _state(self.model_name, self.health.phase)
 
 
 @dataclass(eq=False)

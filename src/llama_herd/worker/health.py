@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S
 from llama_herd.tasks.protocol.health import Health
-from llama_herd.tasks.protocol.worker_status import SOUND, TROUBLE
+from llama_herd.tasks.protocol.worker_status import SOUND, TROUBLE, WorkerState
 
 if TYPE_CHECKING:  # it imports torch, and this answers before
     from llama_herd.worker.jobs.service import Service
@@ -18,6 +18,7 @@ class WorkerHealth:
     """
 
     def __init__(self) -> None:
+        self.phase: WorkerState = "loading"  # until there is a service; away: it waits for its server
         self.loaded_percent = 0  # of the model's bytes
         self.service: Service | None = None  # once the model is loaded
 
@@ -41,7 +42,8 @@ class WorkerHealth:
     def ready(self) -> Health:
         """Whether the worker runs jobs, or was drained, as its record in Redis says for others."""
         if self.service is None:
-            return Health.ready(f"loading {self.loaded_percent}%: {TROUBLE['loading']}")
+            percent = f" {self.loaded_percent}%" if self.phase == "loading" else ""
+            return Health.ready(f"{self.phase}{percent}: {TROUBLE[self.phase]}")
         standing = self.service.standing
         state = standing.state(*standing.tenancies)
         if state not in SOUND:

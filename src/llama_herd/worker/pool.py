@@ -115,7 +115,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         from llama_herd.worker.startup import start_service
 
         if exporter is not None:
-            exporter.show(LoadingCollector(settings.served_model))
+            exporter.show(LoadingCollector(settings.served_model, health))
         gc.freeze()
         gc.enable()
         try:

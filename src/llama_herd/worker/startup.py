@@ -110,12 +110,12 @@ def loading_report(
     health: WorkerHealth,
     state: WorkerState = "loading",
 ) -> Iterator[Callable[[int, int], None]]:
-    """Report `state` once a second to each tenant while the block runs. Then the heartbeats report.
+    """Report `state` once a second to each tenant, and by `health`, until the block ends. Then heartbeats do.
 
     with loading_report(redis, settings, "gpu0@host", WorkerHealth()) as note_bytes:
         LoadedModel.load(settings, device, note_bytes)
     """
-    has_ended = threading.Event()
+    has_ended, health.phase = threading.Event(), state
 
     def note_bytes(num_done: int, num_bytes: int) -> None:
         health.loaded_percent = 100 * num_done // num_bytes
