@@ -113,6 +113,14 @@ def test_each_name_of_a_list_has_a_row(name: str) -> None:
     assert [str(one) for one in names if str(one) not in told] == []
 
 
+def test_every_line_of_a_worker_on_the_page_of_logs_is_one_that_the_code_writes() -> None:
+    rows = re.findall(r"^\| (`\w+ .+?`) \|", (ROOT / "docs" / "logs.md").read_text(), re.M)
+    events = [event for row in rows for event in re.findall(r"`(.+?)`", row)]
+    code = "".join(path.read_text() for path in (ROOT / "src").glob("**/*.py"))
+    assert events
+    assert [event for event in events if f'"{event}"' not in code] == []
+
+
 def test_the_page_of_alarms_tells_every_exit_code() -> None:
     told = re.findall(r"^\|[^|]*\| (\d[\d, ]*) \|", (ROOT / "docs" / "operate.md").read_text(), re.M)
     codes = {code for name, code in vars(process).items() if name.startswith("EXIT_")} | {EXIT_BAD_INPUT}
