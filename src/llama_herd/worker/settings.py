@@ -122,8 +122,8 @@ class WorkerSettings(ServedSettings):
         0,
         ge=0,
         le=1 << 40,
-        description="Size of the KV cache. 0: slots x context, but at most half of the free memory, "
-        "or nine tenths on a GPU.",
+        description="Size of the KV cache. 0: slots x context, but at most half of the memory that "
+        "weights leave, or nine tenths of it on a GPU.",
     )
     memory_share: float = Field(
         1.0,
