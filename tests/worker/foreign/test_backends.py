@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from llama_herd.worker.foreign.vllm import MAX_GATHERED, TokenStream, Vllm, num_
 from tests.worker.foreign.conftest import FIELDS
 
 SERVER = HttpServer.at("http://127.0.0.1:1")
+PAGE = Path(__file__).parents[3] / "docs/engines.md"
 #: A value of each field of a job's sampling that is not the default.
 OTHER: Mapping[str, Any] = {
     "n": 2,
@@ -88,6 +91,15 @@ def test_a_field_does_what_its_table_says(backend: Backend, field: str) -> None:
     plain = body_of(backend, sequence_of(**others))
     asks_apart = field == "prompt_logprobs"  # by a request of its own
     assert (changed != plain) == (use.how == "passed" and not asks_apart)
+
+
+def test_the_page_names_what_of_the_sampling_each_server_cannot_do() -> None:
+    (row,) = re.findall(r"^\| sampling \| (.+) \| (.+) \|$", PAGE.read_text(), re.M)
+    for cell, backend in zip(row, BACKENDS.values(), strict=True):
+        refused = {
+            name.removeprefix("sampling.") for name, use in backend.fields.items() if use.how == "refused"
+        }
+        assert set(re.findall(r"`(\w+)`", cell)) == {name for name in refused if "logprobs" not in name}
 
 
 def test_no_end_before_a_form_s_own_is_promised_where_the_server_would_hold_it_back() -> None:
