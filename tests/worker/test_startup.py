@@ -3,11 +3,13 @@
 import json
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from redis import Redis
 
 from llama_herd.errors import ModelFileError
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
 from llama_herd.worker import process, startup
 from llama_herd.worker.collector import LoadingCollector
@@ -85,6 +87,19 @@ def test_one_that_waits_for_its_server_says_so_wherever_it_is_asked(
         (metric,) = LoadingCollector("m", health).collect()
         assert [one.labels["state"] for one in metric.samples if one.value] == ["away"]
         assert str(health.ready().reason).startswith("away: the server that computes for it")
+
+
+def test_one_that_waits_for_redis_says_so_and_not_that_it_loads(tiny_settings: WorkerSettings) -> None:
+    server, health = EmbeddedRedis(), WorkerHealth()
+    settings = tiny_settings.model_copy(update={"redis_url": server.url})
+    with ThreadPoolExecutor(1) as thread:
+        started = thread.submit(start_service, settings, NAME, health)
+        try:
+            wait_until(lambda: "waiting for Redis" in str(health.ready().reason), "it waits", 5)
+        finally:
+            with server:
+                started.result(60).drain(0.0, lambda: None)
+    assert health.ready().reason == "stopping: takes no more jobs"
 
 
 @pytest.mark.long

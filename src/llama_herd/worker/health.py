@@ -19,6 +19,7 @@ class WorkerHealth:
 
     def __init__(self) -> None:
         self.phase: WorkerState = "loading"  # until there is a service; away: it waits for its server
+        self.waits_for_redis = False
         self.loaded_percent = 0  # of the model's bytes
         self.service: Service | None = None  # once the model is loaded
 
@@ -41,6 +42,8 @@ class WorkerHealth:
 
     def ready(self) -> Health:
         """Whether the worker runs jobs, or was drained, as its record in Redis says for others."""
+        if self.waits_for_redis:
+            return Health.ready("waiting for Redis: the log says what is in the way")
         if self.service is None:
             percent = f" {self.loaded_percent}%" if self.phase == "loading" else ""
             return Health.ready(f"{self.phase}{percent}: {TROUBLE[self.phase]}")

@@ -41,7 +41,9 @@ def start_service(settings: WorkerSettings, worker: str, health: WorkerHealth) -
     """
     start = _start_foreign if settings.is_foreign else _start_own
     with connect(settings.redis_url, tries=0, timeout_s=REDIS_TIMEOUT_S) as redis:
+        health.waits_for_redis = True
         wait_for_usable_redis(redis, settings)
+        health.waits_for_redis = False
         service = start(redis, settings, worker, health)
     service.start_threads()
     health.service = service
