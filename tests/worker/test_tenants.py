@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 from redis import Redis
 
-from llama_herd.errors import DeadlineExceeded
+from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.answers import DeadLetter
@@ -170,7 +170,7 @@ def test_a_link_leads_into_no_other_tenants_queue(
     for way in ({"queue": foreign}, {"exchange": foreign, "routing_key": foreign}):
         link = celery_app.signature(TASK_NAME, kwargs=fields, immutable=True, task_id="smuggled", options=way)
         sent = celery_app.send_task(TASK_NAME, kwargs=fields, queue=queue_name("m", GLOBEX), link=link)
-        with pytest.raises(Exception, match="another tenant"):
+        with pytest.raises(GenerationError, match="another tenant"):
             sent.get(timeout=PATIENCE_S)
         assert clients[GLOBEX].result(sent.id).finish_reason == "length"
     clients[ACME].result(clients[ACME].submit(prompt="behind it", sampling=SHORT), timeout_s=PATIENCE_S)

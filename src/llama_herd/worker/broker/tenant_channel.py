@@ -10,16 +10,14 @@ from typing import Any
 from kombu.transport import redis as redis_transport
 from redis import Redis
 
+from llama_herd.error_code import ErrorCode
+from llama_herd.errors import GenerationError
 from llama_herd.worker.broker.result_backend import SendingRedis
 
 #: Prefixes of keys that are not queues.
 _NO_QUEUES = ("herd:", "celery-task", "chord-unlock-", "_kombu.")
 #: A sender may name any number of lists, of any length: so many are watched, of so many characters.
 MAX_LISTS, MAX_NAME = 1000, 255
-
-
-class ForeignQueue(ValueError):
-    """A message would go into a queue that is not its tenant's."""
 
 
 @cache
@@ -58,7 +56,10 @@ class TenantChannel(redis_transport.Channel):  # type: ignore[misc]
 
     def _put(self, queue: str, message: Any, **options: Any) -> None:
         if self.tenant is not None and not may_receive(queue, self.tenant):
-            raise ForeignQueue(f"a message of tenant {self.tenant} may not go into another tenant's queue")
+            raise GenerationError(
+                ErrorCode.REFUSED,
+                f"a message of tenant {self.tenant} may not go into another tenant's queue",
+            )
         super()._put(queue, message, **options)
         note_link(self.tenant, queue)
 
