@@ -167,13 +167,14 @@ def test_a_head_request_that_is_refused_has_no_body_and_holds_up_no_end(redis_ur
         assert 400 <= found.status < 500
 
 
-def test_a_stream_goes_on_to_a_client_that_sends_no_more(gateway: GatewayThread, herd: Herd) -> None:
+def answered_one_way(gateway: GatewayThread, herd: Herd, sent: bytes) -> bytes:
+    """What a client is sent that sends no more than this: first the stream of job `a`, which then ends."""
     herd.submit("a")
     herd.claimed("a")
     herd.emit("one", started("a"))
     place = urlsplit(gateway.url)
     with closing(socket.create_connection((place.hostname, place.port), timeout=20)) as client:
-        client.sendall(message(Asked("GET", "/v1/jobs/a/events"), body=b""))
+        client.sendall(sent)
         client.shutdown(socket.SHUT_WR)
         seen = b""
         while b"event: started" not in seen:
@@ -181,6 +182,11 @@ def test_a_stream_goes_on_to_a_client_that_sends_no_more(gateway: GatewayThread,
         herd.emit("one", end("a", 2, 0))
         while part := client.recv(4096):
             seen += part
+    return seen
+
+
+def test_a_stream_goes_on_to_a_client_that_sends_no_more(gateway: GatewayThread, herd: Herd) -> None:
+    seen = answered_one_way(gateway, herd, message(Asked("GET", "/v1/jobs/a/events"), body=b""))
     assert b"event: end" in seen
 
 
@@ -209,20 +215,9 @@ def test_what_is_sent_beside_an_answer_under_way_does_not_end_it(redis_url: str,
 def test_what_was_asked_behind_a_stream_is_answered_to_a_client_that_sends_no_more(
     gateway: GatewayThread, herd: Herd
 ) -> None:
-    herd.submit("a")
-    herd.claimed("a")
-    herd.emit("one", started("a"))
     asked = [Asked("GET", path) for path in ("/v1/jobs/a/events", "/health/live", "/health/live")]
-    place = urlsplit(gateway.url)
-    with closing(socket.create_connection((place.hostname, place.port), timeout=20)) as client:
-        client.sendall(b"".join(message(one, body=b"") for one in asked) + b"GET /half")
-        client.shutdown(socket.SHUT_WR)
-        seen = b""
-        while b"event: started" not in seen:
-            seen += client.recv(4096)
-        herd.emit("one", end("a", 2, 0))
-        while part := client.recv(4096):
-            seen += part
+    sent = b"".join(message(one, body=b"") for one in asked) + b"GET /half"
+    seen = answered_one_way(gateway, herd, sent)
     assert seen.count(b'"live"') == 2
 
 
