@@ -8,7 +8,9 @@ import pytest
 from llama_herd.tasks.batch.answers import error_line, output_line
 from llama_herd.tasks.batch.row_request import RowRequest
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchRow
-from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, Endpoint
+from llama_herd.tasks.openai.embeddings import BatchEndpoint
+from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS
+from llama_herd.tasks.openai.responses.body import RESPONSES
 from llama_herd.tasks.protocol.events import Failure, FinishReason, Usage
 from llama_herd.tasks.protocol.result import Result
 
@@ -31,12 +33,12 @@ def result(finish_reason: FinishReason = "stop", **fields: Any) -> Result:
     )
 
 
-def item(endpoint: Endpoint, **fields: Any) -> BatchItem:
+def item(endpoint: BatchEndpoint, **fields: Any) -> BatchItem:
     row = BatchRow(4, tag=RowRequest("mine", endpoint))
     return BatchItem(row, "batch-r-4", "tales", result(**fields))
 
 
-def body(endpoint: Endpoint, **fields: Any) -> dict[str, Any]:
+def body(endpoint: BatchEndpoint, **fields: Any) -> dict[str, Any]:
     line = output_line("r", item(endpoint, **fields))
     assert line.endswith(b"}\n")
     assert line.count(b"\n") == 1
@@ -50,6 +52,8 @@ def body(endpoint: Endpoint, **fields: Any) -> dict[str, Any]:
 def test_a_row_that_ended_well_has_the_body_of_its_endpoint() -> None:
     assert body(COMPLETIONS)["object"] == "text_completion"
     assert body(CHAT)["object"] == "chat.completion"
+    assert body(RESPONSES)["output"][0]["content"][0]["text"] == " wörld"
+    assert body(RESPONSES)["id"] == "resp_batch-r-4"
     assert (body(CHAT)["id"], body(CHAT)["model"]) == ("chatcmpl-batch-r-4", "tales")
 
 

@@ -12,6 +12,7 @@ from llama_herd.tasks.client.batch.row_feed import BULK
 from llama_herd.tasks.openai.embeddings import BATCH_ENDPOINTS, EMBEDDINGS
 from llama_herd.tasks.openai.ranks import RERANK
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS
+from llama_herd.tasks.openai.responses.body import RESPONSES
 from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.ranking_job import RankingJob
@@ -26,7 +27,8 @@ def read(fields: dict[str, Any], options: RowOptions = OPTIONS) -> BatchRow:
 
 
 def openai(url: str = COMPLETIONS, **body: Any) -> dict[str, Any]:
-    source = {"messages": MESSAGES} if url == CHAT else {"prompt": "secret"}
+    sources: dict[str, dict[str, Any]] = {CHAT: {"messages": MESSAGES}, RESPONSES: {"input": "secret"}}
+    source = sources.get(url, {"prompt": "secret"})
     return {"custom_id": "a", "method": "POST", "url": url, "body": {**source, **body}}
 
 
@@ -65,6 +67,17 @@ def test_no_row_in_openais_form_says_how_urgent_it_is(url: str) -> None:
         assert found.priority == BULK["priority"]
     for said in (1, -10, "1"):
         assert complaint(line | {"body": {**body, "priority": said}}) == "body.priority: not supported"
+
+
+def test_a_row_of_the_responses_api_is_the_chat_that_it_says() -> None:
+    given = {"temperature": 0.5, "stop": "x"}
+    asked = job(openai(RESPONSES, max_output_tokens=7, stream=False, background=False, **given))
+    assert asked == job(openai(CHAT, max_tokens=7, **given))
+    assert complaint(openai(RESPONSES, stream=True, background=True, max_output_tokens=-1)) == (
+        "body.stream: only supported as false: this holds anyway; "
+        "body.background: only supported as false: only the gateway's own route has it; "
+        "body.max_output_tokens: input should be greater than or equal to 0, got -1"
+    )
 
 
 def test_a_line_of_the_wrong_form_names_all_that_is_wrong() -> None:

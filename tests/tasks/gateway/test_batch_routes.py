@@ -92,6 +92,20 @@ def test_the_endpoint_of_a_row_is_that_of_the_batch(api: BatchApi, stand_in: Sta
     assert "/v1/chat/completions" in error["message"]
 
 
+def test_rows_of_the_responses_api_have_its_objects(api: BatchApi, stand_in: StandIn) -> None:
+    row = {
+        "custom_id": "x",
+        "method": "POST",
+        "url": "/v1/responses",
+        "body": {"input": "hi", "model": "tales"},
+    }
+    batch = api.end_of(api.begin([row], endpoint="/v1/responses"))
+    (line,) = api.ask("GET", f"/v1/files/{batch['output_file_id']}/content").raw.splitlines()
+    found = json.loads(line)["response"]["body"]
+    assert (found["object"], found["status"], found["model"]) == ("response", "incomplete", "tales")
+    assert found["output"][0]["content"][0]["text"]
+
+
 def test_an_empty_file_is_told(api: BatchApi, stand_in: StandIn) -> None:
     (error,) = api.end_of(api.begin(["", " "]))["errors"]["data"]
     assert error["code"] == "empty_file"

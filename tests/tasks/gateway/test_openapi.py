@@ -111,6 +111,8 @@ def test_streams_are_as_described(gateway: GatewayThread, stand_in: StandIn) -> 
     for found in (
         gateway.ask("POST", "/v1/completions", {**asked, "prompt": "x"}),
         gateway.ask("POST", "/v1/chat/completions", {**asked, **talk}),
+        gateway.ask("POST", "/v1/responses", {**asked, "input": "x", "top_logprobs": 2}),
+        gateway.ask("GET", f"/v1/responses/resp_{job_id}?stream=true"),
         gateway.ask("GET", f"/v1/jobs/{job_id}/events"),
     ):
         assert b"data: " in found.raw

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
+from time import time
 from typing import Any
 
 from llama_herd.tasks.batch.row_request import RowRequest
@@ -11,9 +12,11 @@ from llama_herd.tasks.client.batch.batch_row import BatchItem
 from llama_herd.tasks.openai.embeddings import EMBEDDINGS, answer_pieces
 from llama_herd.tasks.openai.ranks import RERANK, RankList
 from llama_herd.tasks.openai.response import response_pieces
+from llama_herd.tasks.openai.responses.answer import ResponseFrame
+from llama_herd.tasks.openai.responses.body import RESPONSES
 from llama_herd.tasks.protocol.embedding_job import TEXT_SOURCES, EmbeddingJob
 from llama_herd.tasks.protocol.job import SOURCES, GenerationJob
-from llama_herd.tasks.protocol.json_values import json_text
+from llama_herd.tasks.protocol.json_values import json_pieces, json_text
 from llama_herd.tasks.protocol.ranking_job import RankingJob
 from llama_herd.tasks.protocol.result import Result
 
@@ -59,6 +62,8 @@ def _body(request: RowRequest, item: BatchItem, result: Result) -> Iterator[str]
         return answer_pieces([result], item.model, is_base64=request.is_base64)
     if request.endpoint == RERANK:
         return iter((_ranks(request, item, result),))
+    if request.endpoint == RESPONSES:
+        return json_pieces(ResponseFrame(item.job_id, item.model, int(time())).whole(result))
     return response_pieces(request.endpoint, item.job_id, item.model, result)
 
 

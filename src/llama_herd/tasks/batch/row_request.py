@@ -18,6 +18,7 @@ from llama_herd.tasks.openai.embeddings import BATCH_ENDPOINTS, EMBEDDINGS, Batc
 from llama_herd.tasks.openai.other_fields import shown_name
 from llama_herd.tasks.openai.ranks import RERANK, RankBody
 from llama_herd.tasks.openai.request_body import BODY, CHAT, COMPLETIONS, RequestBody
+from llama_herd.tasks.openai.responses.body import RESPONSES, ResponseBody
 from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
 from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.events import Failure
@@ -195,7 +196,9 @@ class RequestReader:
             if request.endpoint == RERANK:
                 ranks = RankBody(given, self._settings)
                 return self._in_bulk(ranks.only_job), replace(request, ranks=ranks)
-            found = RequestBody(request.endpoint, given)
+            found = (
+                ResponseBody(given) if request.endpoint == RESPONSES else RequestBody(request.endpoint, given)
+            )
             return found.job(self._settings, self._defaults_of(body), self._sampling(line)), request
         except InvalidJob as error:
             for field, message in error.fields:

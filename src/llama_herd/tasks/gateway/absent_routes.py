@@ -14,14 +14,14 @@ _CHAT = "POST /v1/chat/completions"
 
 ABSENT_ROUTES = (
     AbsentRoutes(
-        ("/completions", "/chat", "/models", "/files", "/batches"),
+        ("/completions", "/chat", "/responses", "/models", "/files", "/batches"),
         "OpenAI's routes begin with /v1 here. Put /v1 behind the base URL of the client",
     ),
     AbsentRoutes(("/v1/v1",), "the base URL of the client ends with /v1 already. Put it there once"),
     AbsentRoutes(("/v1/tokenize", "/v1/detokenize"), "these are POST /tokenize and POST /detokenize"),
     AbsentRoutes(
-        ("/v1/responses", "/v1/conversations", "/responses"),
-        f"the Responses API is not spoken here. Use {_CHAT}, with all turns so far in `messages`",
+        ("/v1/conversations",),
+        "nothing here keeps conversations. Use POST /v1/responses, with all items so far in `input`",
     ),
     AbsentRoutes(
         (

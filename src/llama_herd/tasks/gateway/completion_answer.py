@@ -123,7 +123,6 @@ class CompletionAnswer:
 
     async def _stream(self) -> ASGIApp:
         """The answer as it comes. Raises Problem if a job fails before there is anything to say."""
-        request = self._request
         events = self._events()
         try:
             first = await self._first(events)
@@ -132,6 +131,12 @@ class CompletionAnswer:
         except BaseException:
             await events.aclose()
             raise
+        parts = self._parts(prepend(events, first))
+        return EventStream(parts, headers=job_headers(self._ids[0]), on_gone=self._abandon)
+
+    def _parts(self, events: AsyncGenerator[list[Event]]) -> AsyncGenerator[bytes]:
+        """The parts of a stream of these events."""
+        request = self._request
         chunks = ManyChunks(
             request.endpoint,
             self._ids,
@@ -141,15 +146,14 @@ class CompletionAnswer:
             has_counts=request.has_counts,
         )
         write = partial(self._sse_chunks, chunks)
-        parts = stream_body(prepend(events, first), write, self._facts, heartbeat_s=self._heartbeat_s)
-        return EventStream(parts, headers=job_headers(self._ids[0]), on_gone=self._abandon)
+        return stream_body(events, write, self._facts, heartbeat_s=self._heartbeat_s)
 
     async def _events(self) -> AsyncGenerator[list[Event]]:
         """The events of all jobs as they come. None comes after an end that is no answer."""
         async with aclosing(merge_streams([self._client.events(job_id) for job_id in self._ids])) as found:
             async for events in found:
                 yield events
-                if len(self._ids) > 1 and any(map(_is_bad_end, events)):
+                if len(self._ids) > 1 and any(map(is_bad_end, events)):
                     await self._abandon()
                     return
 
@@ -170,7 +174,7 @@ class CompletionAnswer:
             text = "".join(json_pieces(chunk)) if is_long(event) else json_text(chunk)
         if text:
             yield sse(text, id=cursor)
-        if _is_bad_end(event):
+        if is_bad_end(event):
             yield error_event(Problem.from_end(event, self._source(event)), self._facts)
         elif chunks.is_over:
             yield DONE
@@ -202,9 +206,10 @@ def check_end(events: list[Event], source: str, first: int = 0) -> None:
 
     source: where the request has its prompt. first: how many texts it has before those of the job.
     """
-    if events and _is_bad_end(end := events[-1]):
+    if events and is_bad_end(end := events[-1]):
         raise Problem.from_end(end, source, first)
 
 
-def _is_bad_end(event: Event) -> TypeGuard[End]:
+def is_bad_end(event: Event) -> TypeGuard[End]:
+    """Whether a job has ended with no answer."""
     return isinstance(event, End) and event.finish_reason not in GOOD_ENDS

@@ -1,8 +1,8 @@
 """A request for completions or a chat, read and checked: a job for each prompt, and how it is answered."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
 
 from starlette.datastructures import Headers
 
@@ -17,6 +17,7 @@ from llama_herd.tasks.gateway.request_headers import (
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.openai.answer_size import check_answer_size
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint, RequestBody
+from llama_herd.tasks.openai.responses.body import ResponseBody
 from llama_herd.tasks.settings import MODEL_PATTERN
 
 #: Nobody watches an answer that is not streamed: its events may be few.
@@ -41,6 +42,9 @@ class CompletionRequest:
     has_counts: whether each of its chunks has those so far.
     """
 
+    own_fields: ClassVar[tuple[str, ...]] = OWN_FIELDS
+    stream_options: ClassVar[tuple[str, ...]] = STREAM_OPTIONS
+
     def __init__(
         self,
         endpoint: Endpoint,
@@ -51,15 +55,15 @@ class CompletionRequest:
     ) -> None:
         self.endpoint = endpoint
         errors: list[FieldError] = []
-        rest = {name: value for name, value in body.items() if name not in OWN_FIELDS}
+        rest = {name: value for name, value in body.items() if name not in self.own_fields}
         if not isinstance(body.get("stream"), bool | None):
             errors.append(FieldError("stream", "must be true or false"))
         self.is_stream = body.get("stream") is True
-        options = _stream_options(body, self.is_stream, errors)
+        options = _stream_options(body, self.is_stream, self.stream_options, errors)
         self.has_usage = options.get("include_usage") is True
         self.has_counts = self.has_usage and options.get("continuous_usage_stats") is True
         foreign = foreign_model(rest)
-        found = RequestBody(endpoint, {**rest, "model": None} if foreign else rest)
+        found = self._read({**rest, "model": None} if foreign else rest)
         found.errors += errors
         if body.get("priority") is not None:
             found.fields["priority"] = body["priority"]
@@ -74,6 +78,10 @@ class CompletionRequest:
         self.model = foreign or self.jobs[0].model or settings.default_model
         self.traceparent = traceparent_of(headers)
         self.num_bytes = check_answer_size(endpoint, self.jobs)
+
+    def _read(self, body: Mapping[str, Any]) -> RequestBody | ResponseBody:
+        """The body's other fields as those of jobs."""
+        return RequestBody(self.endpoint, body)
 
     @property
     def is_long(self) -> bool:
@@ -96,7 +104,7 @@ def foreign_model(body: Mapping[str, Any]) -> str:
 
 
 def _stream_options(
-    body: Mapping[str, Any], is_stream: bool, errors: list[FieldError]
+    body: Mapping[str, Any], is_stream: bool, known: Collection[str], errors: list[FieldError]
 ) -> Mapping[str, bool | None]:
     options = body.get("stream_options")
     if options is None:
@@ -106,7 +114,7 @@ def _stream_options(
     if not isinstance(options, dict) or not all(isinstance(value, bool | None) for value in options.values()):
         errors.append(FieldError("stream_options", "must be an object of true and false"))
         return {}
-    if unknown := [name for name in options if name not in STREAM_OPTIONS]:
+    if unknown := [name for name in options if name not in known]:
         shown = unknown[0] if unknown[0].isidentifier() and len(unknown[0]) <= 64 else "?"
         errors.append(FieldError(f"stream_options.{shown}", "not supported"))
     if options.get("include_obfuscation"):

@@ -21,6 +21,7 @@ from llama_herd.tasks.openai.body_schema import REF, body_schema, detokenize_sch
 from llama_herd.tasks.openai.embeddings import embedding_schema
 from llama_herd.tasks.openai.ranks import rank_schema
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS
+from llama_herd.tasks.openai.responses.schema import response_schema
 from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.events import End, Started, Token, Vectors
 from llama_herd.tasks.protocol.job import GenerationJob
@@ -68,6 +69,7 @@ def document() -> dict[str, Any]:
         "TokenizeBody": tokenize_schema(),
         "DetokenizeBody": detokenize_schema(),
         "ChatBody": body_schema(CHAT),
+        "ResponseBody": response_schema(),
         "FileForm": FILE_FORM,
         "Bytes": {**_TEXT, "format": "binary"},
         "Job": {"oneOf": kinds, "description": "A job of one kind; without `kind` it is a generation."},

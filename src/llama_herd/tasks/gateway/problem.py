@@ -14,6 +14,7 @@ from llama_herd.tasks.openai.embeddings import KNOWN as VECTOR_NAMES
 from llama_herd.tasks.openai.other_fields import NEUTRAL, REFUSED
 from llama_herd.tasks.openai.ranks import KNOWN as RANK_NAMES
 from llama_herd.tasks.openai.request_body import BODY, CHAT_NAMES
+from llama_herd.tasks.openai.responses.body import NAMES as RESPONSE_NAMES, OWN_REFUSED, in_their_words
 from llama_herd.tasks.protocol.chat import ChatMessage
 from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.events import End
@@ -28,7 +29,9 @@ _FIELDS = frozenset(
     name
     for kind in (GenerationJob, EmbeddingJob, RankingJob, SamplingParams, ChatMessage)
     for name in kind.model_fields
-).union(NEUTRAL, REFUSED, CHAT_NAMES, VECTOR_NAMES, RANK_NAMES, (BODY, *_OWN_NAMES))
+).union(
+    NEUTRAL, REFUSED, CHAT_NAMES, VECTOR_NAMES, RANK_NAMES, RESPONSE_NAMES, OWN_REFUSED, (BODY, *_OWN_NAMES)
+)
 #: At the beginning of a message: the job's field with the prompt, its kind, and any field.
 _PROMPT_FIELD = re.compile(r"^(prompt|prompt_ids|texts|text_ids|documents)\b")
 _KIND_FIELD = re.compile("^kind(?=: )")
@@ -143,7 +146,8 @@ def _in_route_words(message: str, source: str) -> tuple[str, str | None]:
     source: where the request has its prompt, such as `prompt.3`. The kind of a job follows from the route, so
     where it is wrong, the model is.
     """
-    told = _PROMPT_FIELD.sub(source, message).replace("sampling.", "")
+    told = in_their_words(message) if source == "input" else message
+    told = _PROMPT_FIELD.sub(source, told).replace("sampling.", "")
     told = _KIND_FIELD.sub("model", told)
     found = _FIELD_NAME.match(told)
     names_field = found is not None and told[found.end() :].startswith((": ", " and "))

@@ -15,6 +15,7 @@ from llama_herd.tasks.gateway import (
     job_routes,
     openai_routes,
     pause_routes,
+    response_routes,
     text_routes,
 )
 from llama_herd.tasks.gateway.call import Call
@@ -30,6 +31,7 @@ from llama_herd.tasks.openai.batch_object import BatchBody, BatchList, BatchObje
 from llama_herd.tasks.openai.embeddings import VectorList
 from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
 from llama_herd.tasks.openai.ranks import RankList
+from llama_herd.tasks.openai.responses.schema import ResponseEvent, ResponseObject
 from llama_herd.tasks.openai.tokenizing import DetokenizeAnswer, TokenizeAnswer
 from llama_herd.tasks.protocol.health import Health
 from llama_herd.tasks.protocol.tokenizer_info import TokenizerInfo
@@ -90,6 +92,10 @@ JOB_QUERIES = (
     ("limit", "Most jobs of a page: 1 to 500."),
 )
 FOR = (("for_s", "It ends by itself after so many seconds, a year at most; absent: when it is ended."),)
+STREAM_QUERIES = (
+    ("stream", "true: all its events, as they come."),
+    (response_routes.AFTER_QUERY, "The sequence_number of the last event that you have seen."),
+)
 FILE_QUERIES = (
     AFTER,
     ("limit", "Most files of a page: up to 10,000 may be asked for, and at most 1,000 come."),
@@ -98,6 +104,7 @@ FILE_QUERIES = (
 )
 SUBSCRIBER, PRODUCER, OPERATOR = KeyRole
 _JOB, _FILE, _BATCH = "/v1/jobs/{id}", "/v1/files/{id}", "/v1/batches/{id}"
+_RESPONSE = "/v1/responses/{id}"
 _DEAD = "/v1/dead/{name}"
 _QUEUE, _WORKER = "/v1/queues/{model}", "/v1/workers/{name}"
 
@@ -121,6 +128,31 @@ OPERATIONS = (
         answer=ChatCompletion,
         events=ChatCompletionChunk,
         headers=(KEY, GONE),
+    ),
+    Operation(
+        "post",
+        "/v1/responses",
+        response_routes.create_response,
+        PRODUCER,
+        body="ResponseBody",
+        answer=ResponseObject,
+        events=ResponseEvent,
+        headers=(KEY, GONE),
+    ),
+    Operation(
+        "get",
+        _RESPONSE,
+        response_routes.get_response,
+        SUBSCRIBER,
+        answer=ResponseObject,
+        events=ResponseEvent,
+        queries=STREAM_QUERIES,
+    ),
+    Operation(
+        "delete", _RESPONSE, response_routes.delete_response, OPERATOR, answer=response_routes.ResponseDeleted
+    ),
+    Operation(
+        "post", f"{_RESPONSE}/cancel", response_routes.cancel_response, PRODUCER, answer=ResponseObject
     ),
     Operation(
         "post",

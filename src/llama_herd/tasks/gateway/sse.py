@@ -112,10 +112,12 @@ async def stream_body(
     *,
     heartbeat_s: float,
     idle: Callable[[], bytes] | None = None,
+    takes_long: Callable[[Event], bool] = is_long,
 ) -> AsyncGenerator[bytes]:
     """The parts of the body. An error on the way is the last event, since the status has been sent by then.
 
-    idle: what to send while nothing comes; empty: a comment, when it is time.
+    idle: what to send while nothing comes; empty: a comment, when it is time. takes_long: whether to write
+    what an event says takes long.
     """
     spoke_s = monotonic()
     async with aclosing(events):
@@ -123,7 +125,7 @@ async def stream_body(
             async for found in events:
                 part = b""
                 for event in found:
-                    if is_long(event):  # each of its pieces is sent before the next one is made
+                    if takes_long(event):  # each of its pieces is sent before the next one is made
                         pieces = write(event)
                         while piece := await make_aside(partial(next, pieces, b"")):
                             yield part + piece

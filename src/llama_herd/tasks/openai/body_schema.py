@@ -102,7 +102,7 @@ def body_schema(endpoint: Endpoint) -> dict[str, Any]:
     fields["stop"] = {"anyOf": [{"type": "string"}, sampling["stop"]], "description": "Ends the output."}
     fields["top_k"] = {**sampling["top_k"], "minimum": -1, "description": "Keep the k likeliest. 0, -1: all."}
     fields["top_p"] = _with_zero(sampling["top_p"])
-    fields |= {name: _ignored(one) for name, one in NEUTRAL.items()} | _STREAM
+    fields |= {name: ignored(one) for name, one in NEUTRAL.items()} | _STREAM
     if endpoint == CHAT:
         fields["messages"] = {**job["messages"], "anyOf": [_turns_schema(schema["$defs"]["ChatMessage"])]}
         fields |= {name: sampling[ours] for name, ours in CHAT_NAMES.items()}
@@ -134,7 +134,7 @@ def tokenize_schema() -> dict[str, Any]:
     fields = {
         name: job[name] for name in ("model", "prompt", "messages", *sorted(COMPLETION_SAME | CHAT_SAME))
     }
-    neutral = {name: _ignored(NEUTRAL[name]) for name in TOKENIZE_NEUTRAL}
+    neutral = {name: ignored(NEUTRAL[name]) for name in TOKENIZE_NEUTRAL}
     told = {"type": "boolean", "description": "Also say what each of them stands for."}
     properties = {**neutral, **fields, "tools": job["tools"], "return_token_strs": told}
     one_of = [{"required": ["prompt"]}, {"required": ["messages"]}]
@@ -180,7 +180,8 @@ def _turns_schema(message: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _ignored(one: Neutral) -> dict[str, Any]:
+def ignored(one: Neutral) -> dict[str, Any]:
+    """The schema of a field that changes nothing."""
     if one.values is None:
         return {"description": f"Ignored: {one.why}."}
     return {"enum": list(one.values), "description": f"No other value is taken: {one.why}."}

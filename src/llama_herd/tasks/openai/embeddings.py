@@ -21,7 +21,9 @@ J = TypeVar("J", bound=TextJob)
 
 EMBEDDINGS: Literal["/v1/embeddings"] = "/v1/embeddings"
 #: Where the rows of a batch may go.
-BatchEndpoint = Literal["/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank"]
+BatchEndpoint = Literal[
+    "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/v1/rerank"
+]
 BATCH_ENDPOINTS: tuple[BatchEndpoint, ...] = get_args(BatchEndpoint)
 #: Most inputs of a request, as at OpenAI.
 MAX_INPUTS = 2048

@@ -27,12 +27,17 @@ def _check_fields(fields: Mapping[str, Any], size: JsonSize, place: str = "") ->
     """Bound the fields, and the JSON within the JSON: arguments of calls are texts that are parsed, too."""
     if len(fields) > MAX_FIELDS:
         raise JsonTooLarge(f"must have at most {MAX_FIELDS} fields{place}, got {len(fields)}")
+    for call in _calls(fields):
+        if isinstance(arguments := call.get("arguments"), str):
+            size.add(arguments.encode(errors="replace"))
+
+
+def _calls(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The calls of a chat's turns, and the items of the Responses API, some of which are calls."""
     for message in _dicts(fields.get("messages")):
         for call in _dicts(message.get("tool_calls")):
-            function = call.get("function")
-            arguments = function.get("arguments") if isinstance(function, dict) else None
-            if isinstance(arguments, str):
-                size.add(arguments.encode(errors="replace"))
+            yield from _dicts([call.get("function")])
+    yield from _dicts(fields.get("input"))
 
 
 def _dicts(items: object) -> Iterator[dict[str, Any]]:
