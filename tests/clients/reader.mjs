@@ -8,10 +8,17 @@ const OpenAI = createRequire(`${process.cwd()}/`)('openai')
 const [url, apiKey] = process.argv.slice(2)
 const client = new OpenAI({baseURL: url, apiKey, maxRetries: 0})
 
-async function read({chat, body, extra, only_stream: onlyStream, texts}) {
+async function read({chat, body, extra, only_stream: onlyStream, texts, responses}) {
   if (texts) {
     const told = await client.embeddings.create(texts)
     return {whole: told, chunks: [told]}
+  }
+  if (responses) {
+    const whole = await client.responses.create({...responses, ...extra})
+    const chunks = []
+    const stream = await client.responses.create({...responses, ...extra, stream: true})
+    for await (const event of stream) chunks.push(event)
+    return {whole, chunks}
   }
   const completions = chat ? client.chat.completions : client.completions
   const asked = {...body, ...extra}

@@ -137,3 +137,49 @@ def test_a_stream_comes_to_the_whole(relay: Relay, key: str, client: str) -> Non
     for one, answer, stream in zip(asked, found["answers"], found["streams"], strict=True):
         assert joined(answer["chunks"]) == told(answer["whole"]), one
         assert joined(stream) == told(answer["whole"]), one
+
+
+def response_cases() -> list[Case]:
+    """Of each form one request to the Responses API, with scores and without."""
+    turn = {"model": "tools", "input": TURNS[0]["content"]}
+    tools = [{"type": "function", **tool["function"]} for tool in TOOLS]
+    form = {"format": {"type": "json_schema", "name": "a", "schema": FORM}}
+    scripted = {name: SCRIPT[name] for name in ("structured_outputs",)}
+    bodies: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"max_output_tokens": 6}, {"seed": 7}),
+        ({"max_output_tokens": 30, "text": form}, {"seed": 7}),
+        ({"tools": tools, "tool_choice": "required", "max_output_tokens": 300}, {"seed": 7}),
+        (
+            {"tools": tools, "max_output_tokens": 400},
+            {
+                **scripted,
+                **{k: v for k, v in FORMS["reasoning and calls"].items() if k in ("seed", "logit_bias")},
+            },
+        ),
+    ]
+    return [
+        {"responses": {**turn, **body, **scores}, "extra": extra}
+        for body, extra in bodies
+        for scores in ({}, {"top_logprobs": 2})
+    ]
+
+
+def without_ids(output: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in item.items() if name not in ("id", "call_id")} for item in output]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_events_of_a_response_come_to_the_whole(relay: Relay, key: str, client: str) -> None:
+    asked = response_cases()
+    found = ClientProcess(client, relay.url, key, asked).read()
+    kinds = set()
+    for one, answer, stream in zip(asked, found["answers"], found["streams"], strict=True):
+        output = without_ids(answer["whole"]["output"])
+        kinds |= {item["type"] for item in output}
+        for events in (answer["chunks"], stream):
+            assert [event["sequence_number"] for event in events] == list(range(len(events)))
+            assert without_ids(events[-1]["response"]["output"]) == output, one
+            texts = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
+            said = [item["content"][0]["text"] for item in output if item["type"] == "message"]
+            assert "".join(texts) == "".join(said)
+    assert kinds == {"reasoning", "message", "function_call"}
