@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import unquote
 
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -25,9 +26,8 @@ from llama_herd.tasks.gateway.completion_answer import JOB_HEADER, REQUEST_HEADE
 from llama_herd.tasks.gateway.context import GatewayContext, storage_of
 from llama_herd.tasks.gateway.problem import AGAIN_HEADER, CLOSE, PASSES, Problem
 from llama_herd.tasks.gateway.request_log import AnswerCount, RequestMiddleware, facts_of
-from llama_herd.tasks.gateway.routes import OPERATIONS, Endpoint
+from llama_herd.tasks.gateway.routes import OPERATIONS, Operation
 from llama_herd.tasks.gateway.settings import GatewaySettings
-from llama_herd.tasks.security.api_keys import KeyRole
 
 #: A whole URL as the target of a request, which any server must understand.
 _WHOLE_URL = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL)
@@ -78,16 +78,19 @@ class CrossOrigin(CORSMiddleware):
         return JSONResponse(problem.body, problem.status, headers={"Vary": answer.headers["vary"]})
 
 
-def _admitted(endpoint: Endpoint, needs: KeyRole | None) -> Callable[[Request], Awaitable[ASGIApp]]:
-    """Answers requests by an endpoint. needs: a key's role; None: no key, but none may be wrong."""
+def _answering(operation: Operation) -> Callable[[Request], Awaitable[ASGIApp]]:
+    """What answers the requests for an operation. If it needs no key, a wrong one is refused all the same."""
 
     async def answer(request: Request) -> ASGIApp:
         call = Call(request.scope, request.receive)
-        if needs is None:
+        if operation.role is None:
             await call.context.authenticator.check_key(call)
         else:
-            await call.admit(needs)
-        return await endpoint(call)
+            await call.admit(operation.role)
+        found = await operation.endpoint(call)
+        if isinstance(found, BaseModel):
+            return Response(found.model_dump_json(), operation.status, media_type="application/json")
+        return Response(status_code=operation.status) if found is None else found
 
     return answer
 
@@ -97,11 +100,7 @@ ROUTES = (
     Route("/page/{name}", page_files.show_page_file, methods=["GET"]),
     Route("/docs", openapi.show_docs, methods=["GET"]),
     Route("/openapi.json", openapi.show_document, methods=["GET"]),
-    *(
-        Route(path, _admitted(one.endpoint, one.role), methods=[one.method.upper()])
-        for one in OPERATIONS
-        for path in one.paths
-    ),
+    *(Route(path, _answering(one), methods=[one.method.upper()]) for one in OPERATIONS for path in one.paths),
 )
 
 _BUG = "the gateway has failed at this request"

@@ -4,8 +4,6 @@ import hashlib
 import re
 import secrets
 
-from starlette.responses import JSONResponse, Response
-
 from llama_herd.errors import JobConflict
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.file_routes import file_elsewhere, no_file
@@ -21,7 +19,7 @@ _BATCH_ID = re.compile(r"batch_[0-9a-f]{24}")
 MAX_LIMIT, LIMIT = 100, 20
 
 
-async def create_batch(call: Call) -> Response:
+async def create_batch(call: Call) -> BatchObject:
     """Run the rows of a file."""
     body = await call.read(BatchBody.parse)
     batches = await _batches(call)
@@ -37,7 +35,7 @@ async def create_batch(call: Call) -> Response:
     if not isinstance(made, BatchRecord):
         raise _refusal_problem(made)
     call.context.feeder.look_soon()
-    return _answer(made)
+    return BatchObject.from_record(made)
 
 
 def _new_id(tenant: str, key: str | None) -> str:
@@ -60,26 +58,26 @@ def _refusal_problem(why: BatchRefusal) -> Problem:
             return file_elsewhere()
 
 
-async def list_batches(call: Call) -> Response:
+async def list_batches(call: Call) -> BatchList:
     """The tenant's batches, the newest first."""
     batches = await _batches(call)
     page = await call.queue.run(batches.page(after_of(call), limit_of(call, LIMIT, MAX_LIMIT)))
     if page is None:
         raise bad_request("no such batch", param="after")
     data = tuple(BatchObject.from_record(BatchRecord.from_fields(fields)) for fields in page.records)
-    return JSONResponse(BatchList(data=data, has_more=page.has_more).model_dump())
+    return BatchList(data=data, has_more=page.has_more)
 
 
-async def get_batch(call: Call) -> Response:
+async def get_batch(call: Call) -> BatchObject:
     """How far a batch is."""
     batch_id = _batch_id_of(call)
     record = await call.queue.run((await _batches(call)).get(batch_id))
     if record is None:
         raise _no_batch()
-    return _answer(record)
+    return BatchObject.from_record(record)
 
 
-async def cancel_batch(call: Call) -> Response:
+async def cancel_batch(call: Call) -> BatchObject:
     """End a batch early. What is done is kept."""
     batch_id = _batch_id_of(call)
     found = await call.queue.run((await _batches(call)).cancel(batch_id))
@@ -87,7 +85,7 @@ async def cancel_batch(call: Call) -> Response:
         raise _no_batch()
     if not isinstance(found, BatchRecord):
         raise Problem(409, "batch_over", f"the batch is {found}: it cannot be cancelled any more")
-    return _answer(found)
+    return BatchObject.from_record(found)
 
 
 def _batch_id_of(call: Call) -> str:
@@ -105,7 +103,3 @@ def _no_batch() -> Problem:
 async def _batches(call: Call) -> BatchRecords:
     """The records of the caller's tenant: another tenant's batch is not there. Raises StorageUnavailable."""
     return BatchRecords(call.caller.tenant, await call.context.storage_id())
-
-
-def _answer(record: BatchRecord) -> Response:
-    return JSONResponse(BatchObject.from_record(record).model_dump())

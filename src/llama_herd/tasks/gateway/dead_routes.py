@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from llama_herd.tasks.client.dead_items import DeadItems
 from llama_herd.tasks.gateway.call import Call
@@ -69,11 +69,10 @@ def _facts(one: DeadJob | DeadLetter) -> Iterator[tuple[str, Any]]:
     yield "kind", "job" if is_job else "letter"
 
 
-async def list_dead(call: Call) -> Response:
+async def list_dead(call: Call) -> DeadList:
     """Messages that nobody could read, and jobs that were given up, the newest first."""
     found = await call.queue.run(_dead(call).list(limit_of(call, LIMIT, MAX_LETTERS)))
-    items = [DeadItem(**dict(_facts(one))) for one in found]
-    return Response(DeadList(data=items).model_dump_json(), media_type="application/json")
+    return DeadList(data=[DeadItem(**dict(_facts(one))) for one in found])
 
 
 async def get_letter(call: Call) -> Response:
@@ -89,17 +88,16 @@ async def get_letter(call: Call) -> Response:
     return Response(await make_aside(make), media_type="application/json")
 
 
-async def revive_dead(call: Call) -> Response:
+async def revive_dead(call: Call) -> Revived:
     """Push a message back to its queue, or run a job that was given up again, under a new id."""
     name = await _dead_name(call)
     job_id, queue = await call.queue.run(_dead(call).retry(name, call.caller.check_priority))
-    return JSONResponse(Revived(name=name, id=job_id, queue=queue).model_dump(), 202)
+    return Revived(name=name, id=job_id, queue=queue)
 
 
-async def drop_dead(call: Call) -> Response:
+async def drop_dead(call: Call) -> None:
     """Forget a message, or purge a job that was given up."""
     await call.queue.run(_dead(call).drop(await _dead_name(call), call.queue.core.queue))
-    return Response(status_code=204)
 
 
 def _dead(call: Call) -> DeadItems:

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from typing import Literal, cast
 from urllib.parse import quote
 
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.file_upload import files_of, store_upload
@@ -26,14 +26,13 @@ PIECE_BYTES = 1 << 18
 MAX_LIMIT = 10_000
 
 
-async def create_file(call: Call) -> Response:
+async def create_file(call: Call) -> FileObject:
     """Store a file for a batch, as it comes."""
     with call.context.concurrency.slots(call.caller.tenant):
-        file = await store_upload(call)
-    return JSONResponse(FileObject.from_file(file).model_dump())
+        return FileObject.from_file(await store_upload(call))
 
 
-async def list_files(call: Call) -> Response:
+async def list_files(call: Call) -> FileList:
     """The tenant's files."""
     files = await files_of(call)
     after, limit = after_of(call), limit_of(call, MAX_LIMIT, MAX_LIMIT)
@@ -45,16 +44,16 @@ async def list_files(call: Call) -> Response:
     if page is None:
         raise bad_request("no such file", param="after")
     data = tuple(FileObject.from_file(StoredFile.from_fields(fields)) for fields in page.records)
-    return JSONResponse(FileList(data=data, has_more=page.has_more).model_dump())
+    return FileList(data=data, has_more=page.has_more)
 
 
-async def get_file(call: Call) -> Response:
+async def get_file(call: Call) -> FileObject:
     """What is known of a file. Only producers see what was uploaded."""
     _, file = await _file_of(call)
-    return JSONResponse(FileObject.from_file(file).model_dump())
+    return FileObject.from_file(file)
 
 
-async def delete_file(call: Call) -> Response:
+async def delete_file(call: Call) -> FileDeleted:
     """Delete a file, unless a batch reads it."""
     files, file = await _file_of(call)
     match await call.queue.run(files.drop(file.id)):
@@ -65,7 +64,7 @@ async def delete_file(call: Call) -> Response:
             raise no_file()
     await in_thread(call.context.storage.delete, StoragePlace(files.tenant, file.id))
     await call.queue.run(files.put_off(file.id, PLACE_MS))
-    return JSONResponse(FileDeleted(id=file.id).model_dump())
+    return FileDeleted(id=file.id)
 
 
 async def get_file_content(call: Call) -> Response:

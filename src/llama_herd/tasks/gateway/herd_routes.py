@@ -64,9 +64,9 @@ class Version(BaseModel):
     version: str = Field(description="That of the package.")
 
 
-async def show_version(_: Call) -> Response:
+async def show_version(_: Call) -> Version:
     """The version of this gateway."""
-    return JSONResponse(Version(version=own_version()).model_dump())
+    return Version(version=own_version())
 
 
 async def show_herd(call: Call) -> Response:

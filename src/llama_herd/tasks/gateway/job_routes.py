@@ -147,15 +147,14 @@ async def submit_job(call: Call) -> Response:
     return JSONResponse(accepted.model_dump(), 202, headers=headers)
 
 
-async def list_jobs(call: Call) -> Response:
+async def list_jobs(call: Call) -> JobList:
     """The jobs in a state: those that run or wait, or those that ended last, the newest of these first."""
     try:
         choice = _choice_of(call)
         found = await call.queue.run(chosen_jobs(call.queue.core.ledger, choice))
     except BadInput as error:
         raise Problem.from_error(error) from None
-    listed = JobList(data=found, has_more=len(found) == choice.limit)
-    return Response(listed.model_dump_json(), media_type="application/json")
+    return JobList(data=found, has_more=len(found) == choice.limit)
 
 
 def _choice_of(call: Call) -> JobChoice:
@@ -272,13 +271,13 @@ def _sse_event(event: Event) -> Iterator[bytes]:
     yield sse(event.to_json(), name=event.type, id=event.cursor)
 
 
-async def cancel_job(call: Call) -> Response:
+async def cancel_job(call: Call) -> Cancelled:
     """End a job early. Its text is kept."""
     job_id = _job_id_of(call)
     outcome = await call.queue.run(call.queue.core.ledger.cancel(job_id))
     if outcome is Cancellation.UNKNOWN:
         raise JobNotFound.for_id(job_id)
-    return JSONResponse(Cancelled(id=job_id, cancellation=outcome).model_dump(), 202)
+    return Cancelled(id=job_id, cancellation=outcome)
 
 
 async def retry_job(call: Call) -> Response:
@@ -291,20 +290,19 @@ async def retry_job(call: Call) -> Response:
     return JSONResponse(again.model_dump(), 202, headers={"Location": f"../{new_id}"})
 
 
-async def clear_queue(call: Call) -> Response:
+async def clear_queue(call: Call) -> Cleared:
     """End all jobs of a model that run or wait. A queue that no worker serves is forgotten then."""
     model = call.path_params["model"]
     ended = await call.queue.run(JobSelection(call.queue.core.ledger, model, None).cancel())
-    return JSONResponse(Cleared(model=model, cancelled=ended).model_dump())
+    return Cleared(model=model, cancelled=ended)
 
 
-async def forget_job(call: Call) -> Response:
+async def forget_job(call: Call) -> None:
     """Forget a job that is over, or waits."""
     job_id, core = _job_id_of(call), call.queue.core
     if await call.queue.run(core.ledger.record(job_id)) is None:
         raise JobNotFound.for_id(job_id)  # nothing is left behind by who guesses ids
     await call.queue.run(purge_job(core.ledger, job_id, core.queue))
-    return Response(status_code=204)
 
 
 def _job_id_of(call: Call) -> str:

@@ -6,7 +6,7 @@ A request for these is a job that comes before all others and computes nothing.
 import uuid
 from collections.abc import Iterable
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_herd.tasks.gateway.call import Call
@@ -98,19 +98,18 @@ async def _told(call: Call, asked: TokenizeRequest | DetokenizeRequest | Tokeniz
     return answer
 
 
-async def list_models(call: Call) -> Response:
+async def list_models(call: Call) -> ModelList:
     """The models that jobs are taken for."""
     workers = await call.queue.workers()
-    found = ModelList(data=tuple(_model_object(name, workers) for name in await call.queue.models()))
-    return JSONResponse(found.model_dump())
+    return ModelList(data=tuple(_model_object(name, workers) for name in await call.queue.models()))
 
 
-async def get_model(call: Call) -> Response:
+async def get_model(call: Call) -> Model:
     """One of these models."""
     name, names = call.path_params["model"], await call.queue.models()
     if name not in names:
         raise model_not_found(name, names)
-    return JSONResponse(_model_object(name, await call.queue.workers()).model_dump())
+    return _model_object(name, await call.queue.workers())
 
 
 def _model_object(name: str, workers: Iterable[WorkerStatus]) -> Model:

@@ -24,12 +24,9 @@ from llama_herd.tasks.openai.answer_schema import (
     ChatCompletion,
     ChatCompletionChunk,
     Completion,
-    Model,
-    ModelList,
 )
-from llama_herd.tasks.openai.batch_object import BatchBody, BatchList, BatchObject
+from llama_herd.tasks.openai.batch_object import BatchBody
 from llama_herd.tasks.openai.embeddings import VectorList
-from llama_herd.tasks.openai.file_object import FileDeleted, FileList, FileObject
 from llama_herd.tasks.openai.ranks import RankList
 from llama_herd.tasks.openai.responses.schema import ResponseEvent, ResponseObject
 from llama_herd.tasks.openai.tokenizing import DetokenizeAnswer, TokenizeAnswer
@@ -39,16 +36,18 @@ from llama_herd.tasks.security.api_keys import KeyRole
 
 #: A class of ours, or the name of a schema that is none.
 Schema = type[BaseModel] | str
-#: What answers the calls of a route. Its docstring is what the description of the API says of it.
-Endpoint = Callable[[Call], Awaitable[ASGIApp]]
+#: What answers the calls of a route: it returns the answer, None if that is empty, or writes it itself. Its
+#: docstring is what the description of the API says of it.
+Endpoint = Callable[[Call], Awaitable[BaseModel | ASGIApp | None]]
 
 
 class Operation(NamedTuple):
     """One method of one path: what answers it, whom, and what the description of the API says of it.
 
-    role: a key's; None: no key is needed. body, answer: schemas, a class or a name; events: of each event,
-    if the answer is, or may be, a stream; otherwise: another status that comes with the same answer, or 204,
-    that comes with none. queries, headers: names, and what they say. also: its paths at other servers.
+    role: a key's; None: no key is needed. body: its schema, a class or a name. writes: that of an answer that
+    the endpoint writes itself; events: of each event, if the answer is, or may be, a stream; otherwise:
+    another status that comes with the same answer, or 204, that comes with none. queries, headers: names, and
+    what they say. also: its paths at other servers.
     """
 
     method: str
@@ -57,7 +56,7 @@ class Operation(NamedTuple):
     role: KeyRole | None
     status: int = 200
     body: Schema = ""
-    answer: Schema = ""
+    writes: Schema = ""
     events: Schema = ""
     otherwise: int = 0
     queries: tuple[tuple[str, str], ...] = ()
@@ -67,6 +66,13 @@ class Operation(NamedTuple):
     @property
     def paths(self) -> tuple[str, ...]:
         return (self.path, *self.also)
+
+    @property
+    def answer(self) -> Schema:
+        """The schema of the answer; empty: it has none."""
+        returned = self.endpoint.__annotations__["return"]
+        is_answer = isinstance(returned, type) and issubclass(returned, BaseModel)
+        return returned if is_answer else self.writes
 
     @property
     def what(self) -> str:
@@ -115,7 +121,7 @@ OPERATIONS = (
         openai_routes.create_completion,
         PRODUCER,
         body="CompletionBody",
-        answer=Completion,
+        writes=Completion,
         events=Completion,
         headers=(KEY, GONE),
     ),
@@ -125,7 +131,7 @@ OPERATIONS = (
         openai_routes.create_chat_completion,
         PRODUCER,
         body="ChatBody",
-        answer=ChatCompletion,
+        writes=ChatCompletion,
         events=ChatCompletionChunk,
         headers=(KEY, GONE),
     ),
@@ -160,7 +166,7 @@ OPERATIONS = (
         text_routes.create_embeddings,
         PRODUCER,
         body="EmbeddingBody",
-        answer=VectorList,
+        writes=VectorList,
     ),
     Operation(
         "post",
@@ -168,7 +174,7 @@ OPERATIONS = (
         text_routes.rank_documents,
         PRODUCER,
         body="RankBody",
-        answer=RankList,
+        writes=RankList,
         also=("/v2/rerank", "/rerank"),
     ),
     Operation(
@@ -177,7 +183,7 @@ OPERATIONS = (
         openai_routes.tokenize_prompt,
         PRODUCER,
         body="TokenizeBody",
-        answer=TokenizeAnswer,
+        writes=TokenizeAnswer,
     ),
     Operation(
         "post",
@@ -185,18 +191,18 @@ OPERATIONS = (
         openai_routes.detokenize_ids,
         PRODUCER,
         body="DetokenizeBody",
-        answer=DetokenizeAnswer,
+        writes=DetokenizeAnswer,
     ),
     Operation(
         "get",
         "/tokenizer_info",
         openai_routes.show_tokenizer,
         PRODUCER,
-        answer=TokenizerInfo,
+        writes=TokenizerInfo,
         queries=(("model", "Absent: that of the gateway, or the only one that is served."),),
     ),
-    Operation("get", "/v1/models", openai_routes.list_models, SUBSCRIBER, answer=ModelList),
-    Operation("get", "/v1/models/{model}", openai_routes.get_model, SUBSCRIBER, answer=Model),
+    Operation("get", "/v1/models", openai_routes.list_models, SUBSCRIBER),
+    Operation("get", "/v1/models/{model}", openai_routes.get_model, SUBSCRIBER),
     Operation(
         "post",
         "/v1/jobs",
@@ -204,13 +210,11 @@ OPERATIONS = (
         PRODUCER,
         202,
         body="Job",
-        answer=job_routes.Accepted,
+        writes=job_routes.Accepted,
         headers=(KEY,),
     ),
-    Operation(
-        "get", "/v1/jobs", job_routes.list_jobs, OPERATOR, answer=job_routes.JobList, queries=JOB_QUERIES
-    ),
-    Operation("get", _JOB, job_routes.get_job, SUBSCRIBER, answer=job_routes.JobView),
+    Operation("get", "/v1/jobs", job_routes.list_jobs, OPERATOR, queries=JOB_QUERIES),
+    Operation("get", _JOB, job_routes.get_job, SUBSCRIBER, writes=job_routes.JobView),
     Operation(
         "get",
         f"{_JOB}/events",
@@ -221,64 +225,34 @@ OPERATIONS = (
         queries=(SEEN_TOO,),
         headers=(SEEN,),
     ),
-    Operation("delete", _JOB, job_routes.cancel_job, PRODUCER, 202, answer=job_routes.Cancelled),
-    Operation("post", f"{_JOB}/retry", job_routes.retry_job, OPERATOR, 202, answer=job_routes.Retried),
+    Operation("delete", _JOB, job_routes.cancel_job, PRODUCER, 202),
+    Operation("post", f"{_JOB}/retry", job_routes.retry_job, OPERATOR, 202, writes=job_routes.Retried),
     Operation("post", f"{_JOB}/purge", job_routes.forget_job, OPERATOR, 204),
+    Operation("post", "/v1/queues/{model}/clear", job_routes.clear_queue, OPERATOR),
     Operation(
-        "post", "/v1/queues/{model}/clear", job_routes.clear_queue, OPERATOR, answer=job_routes.Cleared
+        "get", "/v1/dead", dead_routes.list_dead, OPERATOR, queries=(("limit", "Most entries: 1 to 1,000."),)
     ),
-    Operation(
-        "get",
-        "/v1/dead",
-        dead_routes.list_dead,
-        OPERATOR,
-        answer=dead_routes.DeadList,
-        queries=(("limit", "Most entries: 1 to 1,000."),),
-    ),
-    Operation("get", _DEAD, dead_routes.get_letter, OPERATOR, answer=dead_routes.Letter),
-    Operation("post", f"{_DEAD}/retry", dead_routes.revive_dead, OPERATOR, 202, answer=dead_routes.Revived),
+    Operation("get", _DEAD, dead_routes.get_letter, OPERATOR, writes=dead_routes.Letter),
+    Operation("post", f"{_DEAD}/retry", dead_routes.revive_dead, OPERATOR, 202),
     Operation("delete", _DEAD, dead_routes.drop_dead, OPERATOR, 204),
-    Operation("post", "/v1/files", file_routes.create_file, PRODUCER, body="FileForm", answer=FileObject),
-    Operation("get", "/v1/files", file_routes.list_files, PRODUCER, answer=FileList, queries=FILE_QUERIES),
-    Operation("get", _FILE, file_routes.get_file, SUBSCRIBER, answer=FileObject),
-    Operation("delete", _FILE, file_routes.delete_file, PRODUCER, answer=FileDeleted),
-    Operation("get", f"{_FILE}/content", file_routes.get_file_content, SUBSCRIBER, answer="Bytes"),
-    Operation(
-        "post",
-        "/v1/batches",
-        batch_routes.create_batch,
-        PRODUCER,
-        body=BatchBody,
-        answer=BatchObject,
-        headers=(KEY,),
-    ),
-    Operation(
-        "get", "/v1/batches", batch_routes.list_batches, PRODUCER, answer=BatchList, queries=BATCH_QUERIES
-    ),
-    Operation("get", _BATCH, batch_routes.get_batch, SUBSCRIBER, answer=BatchObject),
-    Operation("post", f"{_BATCH}/cancel", batch_routes.cancel_batch, PRODUCER, answer=BatchObject),
-    Operation("get", "/v1/herd", herd_routes.show_herd, SUBSCRIBER, answer=herd_routes.HerdView),
-    Operation(
-        "post",
-        f"{_QUEUE}/pause",
-        pause_routes.pause_model,
-        OPERATOR,
-        answer=pause_routes.QueuePause,
-        queries=FOR,
-    ),
-    Operation(
-        "post", f"{_QUEUE}/resume", pause_routes.resume_model, OPERATOR, answer=pause_routes.QueuePause
-    ),
-    Operation(
-        "post", f"{_WORKER}/drain", pause_routes.drain, OPERATOR, answer=pause_routes.WorkerDrain, queries=FOR
-    ),
-    Operation(
-        "post", f"{_WORKER}/resume", pause_routes.resume_worker, OPERATOR, answer=pause_routes.WorkerDrain
-    ),
-    Operation("get", "/version", herd_routes.show_version, SUBSCRIBER, answer=herd_routes.Version),
-    Operation("get", "/health", herd_routes.health, None, answer=Health, otherwise=503),
-    Operation("get", "/health/live", herd_routes.live, None, answer=Health),
-    Operation("get", "/health/ready", herd_routes.ready, None, answer=Health, otherwise=503),
+    Operation("post", "/v1/files", file_routes.create_file, PRODUCER, body="FileForm"),
+    Operation("get", "/v1/files", file_routes.list_files, PRODUCER, queries=FILE_QUERIES),
+    Operation("get", _FILE, file_routes.get_file, SUBSCRIBER),
+    Operation("delete", _FILE, file_routes.delete_file, PRODUCER),
+    Operation("get", f"{_FILE}/content", file_routes.get_file_content, SUBSCRIBER, writes="Bytes"),
+    Operation("post", "/v1/batches", batch_routes.create_batch, PRODUCER, body=BatchBody, headers=(KEY,)),
+    Operation("get", "/v1/batches", batch_routes.list_batches, PRODUCER, queries=BATCH_QUERIES),
+    Operation("get", _BATCH, batch_routes.get_batch, SUBSCRIBER),
+    Operation("post", f"{_BATCH}/cancel", batch_routes.cancel_batch, PRODUCER),
+    Operation("get", "/v1/herd", herd_routes.show_herd, SUBSCRIBER, writes=herd_routes.HerdView),
+    Operation("post", f"{_QUEUE}/pause", pause_routes.pause_model, OPERATOR, queries=FOR),
+    Operation("post", f"{_QUEUE}/resume", pause_routes.resume_model, OPERATOR),
+    Operation("post", f"{_WORKER}/drain", pause_routes.drain, OPERATOR, queries=FOR),
+    Operation("post", f"{_WORKER}/resume", pause_routes.resume_worker, OPERATOR),
+    Operation("get", "/version", herd_routes.show_version, SUBSCRIBER),
+    Operation("get", "/health", herd_routes.health, None, writes=Health, otherwise=503),
+    Operation("get", "/health/live", herd_routes.live, None, writes=Health),
+    Operation("get", "/health/ready", herd_routes.ready, None, writes=Health, otherwise=503),
 )
 
 #: By status: why a request may be answered with it.
