@@ -4,19 +4,14 @@ import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, StringConstraints, ValidationError, ValidationInfo
+from pydantic import Field, StringConstraints, ValidationError
 
 from llama_herd.errors import InvalidJob
 from llama_herd.tasks.ledger.batch_records import STATES, BatchRecord, BatchRequest, BatchState
 from llama_herd.tasks.openai.answer_schema import AnswerModel, ObjectList
 from llama_herd.tasks.openai.embeddings import BatchEndpoint
 from llama_herd.tasks.protocol.strict_model import StrictModel, at_most
-from llama_herd.tasks.protocol.webhook import (
-    MAX_SECRET_LENGTH,
-    MAX_URL_LENGTH,
-    check_webhook_secret,
-    check_webhook_url,
-)
+from llama_herd.tasks.protocol.webhook import WebhookSecret, WebhookUrl
 from llama_herd.tasks.protocol.wrong_fields import field_errors
 
 #: Bounds of OpenAI's.
@@ -27,18 +22,6 @@ _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 Key = Annotated[str, StringConstraints(max_length=64)]
 Value = Annotated[str, StringConstraints(max_length=512)]
-
-
-def _checked_webhook(url: str) -> str:
-    check_webhook_url(url)
-    return url
-
-
-def _checked_webhook_secret(secret: str, info: ValidationInfo) -> str:
-    check_webhook_secret(secret)
-    if info.data.get("webhook", "") is None:
-        raise ValueError("needs webhook: the tenant's own address has the tenant's secret")
-    return secret
 
 
 class _Asked(StrictModel):
@@ -76,14 +59,12 @@ class BatchBody(_Asked):
     output_expires_after: ExpiresAfter | None = Field(
         default=None, description="When the files of its answers and errors are deleted."
     )
-    webhook: Annotated[str, AfterValidator(_checked_webhook)] | None = Field(
+    webhook: WebhookUrl | None = Field(
         default=None,
-        max_length=MAX_URL_LENGTH,
         description="Address that is told of its end, in place of the tenant's. Our own field.",
     )
-    webhook_secret: Annotated[str, AfterValidator(_checked_webhook_secret)] | None = Field(
+    webhook_secret: WebhookSecret | None = Field(
         default=None,
-        max_length=MAX_SECRET_LENGTH,
         repr=False,
         description="What that is signed with, in place of the tenant's secret: `whsec_` and the Base64 of "
         "24 to 64 bytes. It goes with `webhook` only. Our own field.",

@@ -10,12 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.protocol.priority import MAX_PRIORITY, MIN_PRIORITY
 from llama_herd.tasks.protocol.strict_model import StrictModel, at_most
-from llama_herd.tasks.protocol.webhook import (
-    MAX_SECRET_LENGTH,
-    MAX_URL_LENGTH,
-    check_webhook_secret,
-    check_webhook_url,
-)
+from llama_herd.tasks.protocol.webhook import WebhookSecret, WebhookUrl
 from llama_herd.tasks.settings import MAX_TTL_S, MODEL_PATTERN, TENANT_PATTERN, Settings
 
 MAX_NOTES = 16
@@ -152,35 +147,17 @@ class Notices(StrictModel):
         max_length=MAX_NOTES,
         description="The client's own notes, kept with the job; jobs that have ended are found by them.",
     )
-    webhook: str | None = Field(
+    webhook: WebhookUrl | None = Field(
         default=None,
-        max_length=MAX_URL_LENGTH,
         description="The address that is told of the job's end, in place of the tenant's own. It needs TLS, "
         "and a host that the tenant allows.",
     )
-    webhook_secret: str | None = Field(
+    webhook_secret: WebhookSecret | None = Field(
         default=None,
-        max_length=MAX_SECRET_LENGTH,
         repr=False,
         description="What the webhook to this address is signed with, in place of the tenant's secret: "
         "`whsec_` and the Base64 of 24 to 64 bytes. It goes with `webhook` only.",
     )
-
-    @field_validator("webhook")
-    @classmethod
-    def _check_webhook(cls, value: str | None) -> str | None:
-        if value is not None:
-            check_webhook_url(value)
-        return value
-
-    @field_validator("webhook_secret")
-    @classmethod
-    def _check_webhook_secret(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is not None:
-            check_webhook_secret(value)
-            if info.data.get("webhook", "") is None:
-                raise ValueError("needs webhook: the tenant's own address has the tenant's secret")
-        return value
 
     @field_validator("metadata")
     @classmethod

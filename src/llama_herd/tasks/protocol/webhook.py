@@ -4,7 +4,10 @@ import binascii
 import re
 import secrets
 from base64 import b64decode, b64encode
-from urllib.parse import SplitResult, urlsplit
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, ValidationInfo
 
 MAX_URL_LENGTH = 2048
 
@@ -13,8 +16,8 @@ _CHARACTERS = re.compile(r"[!-~]+")
 _HOST = re.compile(r"(?=.{1,253}\Z)(?:[a-z0-9_-]{1,63}\.)*[a-z0-9_-]{1,63}\.?|[0-9a-f:.]{2,45}")
 
 
-def check_webhook_url(url: str) -> SplitResult:
-    """The parts of a webhook's address. Raises ValueError, which never has the address."""
+def check_webhook_url(url: str) -> str:
+    """`url` if a webhook can have this address. Raises ValueError, which never has it."""
     if len(url) > MAX_URL_LENGTH:
         raise ValueError(f"must have at most {MAX_URL_LENGTH} characters, got {len(url)}")
     if not _CHARACTERS.fullmatch(url):
@@ -32,7 +35,7 @@ def check_webhook_url(url: str) -> SplitResult:
         raise ValueError("must not have a fragment, which no server sees")
     if port == 0 or not _HOST.fullmatch(host):
         raise ValueError("must name a host, and a port from 1 to 65535 if any")
-    return parts
+    return url
 
 
 def host_of(url: str) -> str:
@@ -61,8 +64,8 @@ def new_secret() -> str:
     return SECRET_PREFIX + b64encode(secrets.token_bytes(NEW_SECRET_BYTES)).decode()
 
 
-def check_webhook_secret(text: str) -> None:
-    """Raises ValueError for what is no secret. The message never has it."""
+def check_webhook_secret(text: str) -> str:
+    """`text` if it is a secret. Raises ValueError, which never has it."""
     if not text.startswith(SECRET_PREFIX):
         raise ValueError(f"must begin with {SECRET_PREFIX}, as Standard Webhooks has it. {_SECRET_FIX}")
     try:
@@ -74,3 +77,20 @@ def check_webhook_secret(text: str) -> None:
         raise ValueError(
             f"must be the Base64 of {allowed} after {SECRET_PREFIX}, got that of {num_bytes}. {_SECRET_FIX}"
         )
+    return text
+
+
+def _check_has_webhook(secret: str, others: ValidationInfo) -> str:
+    if others.data.get("webhook", "") is None:
+        raise ValueError("needs webhook: the tenant's own address has the tenant's secret")
+    return secret
+
+
+#: Fields of a job or a batch: `webhook`, and behind it `webhook_secret`.
+WebhookUrl = Annotated[str, Field(max_length=MAX_URL_LENGTH), AfterValidator(check_webhook_url)]
+WebhookSecret = Annotated[
+    str,
+    Field(max_length=MAX_SECRET_LENGTH),
+    AfterValidator(check_webhook_secret),
+    AfterValidator(_check_has_webhook),
+]

@@ -31,10 +31,9 @@ class NewWebhooks(NamedTuple):
 def checked_secret(text: str) -> str:
     """A secret from a file. Raises BadInput, which never has it."""
     try:
-        check_webhook_secret(text)
+        return check_webhook_secret(text)
     except ValueError as error:
         raise BadInput(f"--secret-file: {error}") from None
-    return text
 
 
 async def store_webhooks(
