@@ -32,12 +32,9 @@ def cancel(
 
     Their texts so far are kept.
     """
-    from llama_herd.cli.environment import override_settings
-
     if sum(given is not None for given in (job, queue, batch)) != 1:
         raise BadInput("herd cancel needs one of: the id of a job, --queue MODEL, --batch RUN")
-    override_settings(model_name=queue)
-    with open_client() as client:
+    with open_client(model_name=queue) as client:
         show(_cancel(client, job) if job is not None else _cancel_all(client, queue, batch, yes))
 
 

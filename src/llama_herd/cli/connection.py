@@ -14,13 +14,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def open_client() -> "Client":
-    """A client of the queue, to be closed by the caller. Raises SettingsError."""
+def open_client(**options: object) -> "Client":
+    """A client of the queue, to be closed by the caller; options: as of `read_settings`.
+
+    Raises SettingsError.
+    """
     from llama_herd.cli.environment import read_settings
     from llama_herd.tasks.client.client import Client
     from llama_herd.tasks.settings import Settings
 
-    return Client(settings=read_settings(Settings))
+    return Client(settings=read_settings(Settings, **options))
 
 
 def tenant_of(name: str | None) -> str:

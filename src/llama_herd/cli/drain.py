@@ -34,15 +34,12 @@ def drain(
 
     Jobs may go on for the worker's HERD_GRACE_S, as after SIGTERM. Then others go on at the next token.
     """
-    from llama_herd.cli.environment import override_settings
-
     if undo and (for_ is not None or wait):
         raise BadInput("herd drain: --undo goes with neither --for nor --wait")
     for_s = parse_duration(for_, "--for")
     names: list[str | None] = [*tenant] if tenant else [None]
     for name in names:
-        override_settings(tenant=name)
-        with open_client() as client:
+        with open_client(tenant=name) as client:
             show(_undo(client, worker) if undo else _drain(client, worker, for_s))
             if wait:
                 _wait_until_drained(client, worker)

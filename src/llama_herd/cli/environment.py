@@ -26,8 +26,12 @@ def override_settings(**options: object) -> None:
     os.environ.update(given)
 
 
-def read_settings(kind: type[S]) -> S:
-    """Read settings, and warn about unknown variables and exposed secrets. Raises SettingsError."""
+def read_settings(kind: type[S], **options: object) -> S:
+    """Read settings, and warn about unknown variables and exposed secrets. Raises SettingsError.
+
+    options: what `override_settings` is to set before.
+    """
+    override_settings(**options)
     for name, nearest in unknown_variables().items():
         say(f"{name} is not a setting, so it has no effect. The nearest name is {nearest}")
     settings = kind.read()

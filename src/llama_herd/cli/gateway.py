@@ -28,13 +28,13 @@ def gateway(
     It has no model, and no state but the files of batches: run as many as you like. Who calls needs a key
     (herd keys create). Exit code 1 when Redis is away at the start, and 2 when a setting is wrong.
     """
-    from llama_herd.cli.environment import override_settings, read_settings
+    from llama_herd.cli.environment import read_settings
     from llama_herd.extras import need_extra
     from llama_herd.tasks.gateway.settings import GatewaySettings
 
     need_extra("gateway", "herd gateway")
-    override_settings(gateway_host=host, gateway_port=port, gateway_open=is_open or None)
-    settings = read_settings(GatewaySettings)
+    options = {"gateway_host": host, "gateway_port": port, "gateway_open": is_open or None}
+    settings = read_settings(GatewaySettings, **options)
 
     from llama_herd.cli.connection import may_come_back
     from llama_herd.cli.gateway_collector import GatewayCollector

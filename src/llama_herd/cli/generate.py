@@ -138,14 +138,13 @@ def _run_in_queue(
     fields: dict[str, Any], model: str | None, transcript: "Transcript", *, may_chat: bool
 ) -> None:
     """Submit the job, and follow it to its end; the first Ctrl-C cancels it."""
-    from llama_herd.cli.environment import override_settings, read_settings
+    from llama_herd.cli.environment import read_settings
     from llama_herd.cli.signals import on_interrupt
     from llama_herd.cli.transcript import tell_of_queue
     from llama_herd.tasks.protocol.job import GenerationJob
     from llama_herd.tasks.settings import Settings
 
-    override_settings(model_name=model)
-    with open_client() as client:
+    with open_client(model_name=model) as client:
         if "idempotency_key" not in fields:
             settings = read_settings(Settings)
             GenerationJob.parse(fields, settings).check_deadline()  # before anybody is asked
@@ -178,15 +177,14 @@ def cancel_or_say(client: "Client", job_id: str) -> None:
 
 def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript", *, may_chat: bool) -> None:
     """Run the job in this process, with a model of its own; the first Ctrl-C cancels it."""
-    from llama_herd.cli.environment import override_settings, read_settings
+    from llama_herd.cli.environment import read_settings
     from llama_herd.cli.signals import load_torch, on_interrupt
     from llama_herd.extras import need_extra
     from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
 
     need_extra("worker", "herd generate --local")
-    override_settings(model=model)
-    settings = with_model_here(read_settings(WorkerSettings))
+    settings = with_model_here(read_settings(WorkerSettings, model=model))
     load_torch()
     from llama_herd.local.local_job import LocalJob
 

@@ -38,15 +38,14 @@ def inspect(
     --engine-url it shows what the server there is, and what it can do of a job. Exit
     code 2 when a worker could not serve the model on this machine with these settings.
     """
-    from llama_herd.cli.environment import override_settings, read_settings
+    from llama_herd.cli.environment import read_settings
     from llama_herd.errors import BadInput
     from llama_herd.extras import need_extra
     from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
 
     need_extra("worker", "herd inspect")
-    override_settings(model=model, engine=engine, engine_url=engine_url)
-    settings = read_settings(WorkerSettings)
+    settings = read_settings(WorkerSettings, model=model, engine=engine, engine_url=engine_url)
     if settings.is_foreign:
         from llama_herd.worker.foreign.server_summary import ServerSummary
 

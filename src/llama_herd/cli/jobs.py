@@ -41,7 +41,6 @@ def jobs(
     """
     from pydantic import TypeAdapter
 
-    from llama_herd.cli.environment import override_settings
     from llama_herd.cli.status_view import ended_jobs_view, jobs_view
     from llama_herd.errors import BadInput
     from llama_herd.tasks.client.job_list import ENDED, ListedState
@@ -52,8 +51,7 @@ def jobs(
     older_s = parse_duration(older_than, "--older-than")
     since_s = parse_duration(since, "--since")
     notes = dict(map(_note, metadata)) if metadata else None
-    override_settings(tenant=tenant, model_name=model)
-    with open_client() as client:
+    with open_client(tenant=tenant, model_name=model) as client:
         found = client.jobs(
             model=model,
             state=cast(ListedState | None, state),

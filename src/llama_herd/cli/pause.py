@@ -27,7 +27,7 @@ def pause(
     from llama_herd.cli.terminal import utc_text
 
     for_s = parse_duration(for_, "--for")
-    with _client_of(tenant) as client:
+    with open_client(tenant=tenant) as client:
         name = _model_of(queue, model)
         until_ms = client.pause(name, for_s=for_s)
         end = f"herd resume --model {name}" if until_ms is None else f"{utc_text(until_ms)} UTC"
@@ -37,16 +37,9 @@ def pause(
 
 def resume(queue: Queue = None, model: Model = None, tenant: Tenant = None) -> None:
     """Let workers take jobs of a queue again."""
-    with _client_of(tenant) as client:
+    with open_client(tenant=tenant) as client:
         name = _model_of(queue, model)
         show(f"{name} is resumed" if client.resume(name) else f"{name} was not paused")
-
-
-def _client_of(tenant: str | None) -> "Client":
-    from llama_herd.cli.environment import override_settings
-
-    override_settings(tenant=tenant)
-    return open_client()
 
 
 def _model_of(queue: str | None, model: str | None) -> str:

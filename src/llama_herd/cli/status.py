@@ -34,10 +34,11 @@ def status(
 
     Queues that no worker serves are shown, too.
     """
-    from llama_herd.cli.environment import override_settings
-
-    override_settings(model_name=model)
-    with open_client() as client, suppress(KeyboardInterrupt), _display(as_json, model) as show:
+    with (
+        open_client(model_name=model) as client,
+        suppress(KeyboardInterrupt),
+        _display(as_json, model) as show,
+    ):
         look = partial(client.job, job) if job else client.status
         show(look())
         while watch:

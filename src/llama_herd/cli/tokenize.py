@@ -43,7 +43,7 @@ def tokenize(
     model's file says so; in a chat the template decides. Bytes that do not form a whole character are shown
     as \\xNN.
     """
-    from llama_herd.cli.environment import override_settings, read_settings
+    from llama_herd.cli.environment import read_settings
     from llama_herd.cli.terminal import harmless, text_or_stdin
     from llama_herd.extras import need_extra
     from llama_herd.worker.loading.hub_model import with_model_here
@@ -52,8 +52,7 @@ def tokenize(
     need_extra("worker", "herd tokenize")
     if (text is None) == (chat is None):
         raise BadInput("herd tokenize takes a text or --chat FILE")
-    override_settings(model=model)
-    settings = with_model_here(read_settings(WorkerSettings))
+    settings = with_model_here(read_settings(WorkerSettings, model=model))
     prompt = text_or_stdin(text or "")
     job = None if chat is None else _chat_job(chat, settings)
     from llama_herd.model.files.open_model import read_tokens

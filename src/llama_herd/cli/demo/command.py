@@ -30,7 +30,7 @@ def demo(
     They run through a Redis and a worker of the demo's own, first together, then one at a time. Nothing is
     left running. Exit code 0 when all jobs ended well.
     """
-    from llama_herd.cli.environment import override_settings, read_settings
+    from llama_herd.cli.environment import read_settings
     from llama_herd.extras import need_extra
     from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
@@ -40,8 +40,7 @@ def demo(
         need_extra("gateway", "herd demo --web")
     if web and as_json:
         raise typer.BadParameter("the page has no report. Fix: give --json or --web, not both")
-    override_settings(model=model)
-    named = read_settings(WorkerSettings)
+    named = read_settings(WorkerSettings, model=model)
     settings = with_model_here(named)
 
     from rich.console import Console

@@ -53,7 +53,7 @@ def worker(
 
     need_extra("worker", "herd worker")
     from llama_herd.cli.connection import check_redis
-    from llama_herd.cli.environment import override_settings, read_settings
+    from llama_herd.cli.environment import read_settings
     from llama_herd.cli.worker.children import run_together
     from llama_herd.local.redis_server import own_redis
     from llama_herd.ops.logs import set_up_logs
@@ -61,7 +61,8 @@ def worker(
     from llama_herd.worker.settings import WorkerSettings
 
     _check_options(name, device, gpus)
-    override_settings(
+    settings = read_settings(
+        WorkerSettings,
         model=model,
         served_model_name=served_model_name,
         device=device,
@@ -70,7 +71,6 @@ def worker(
         engine_url=engine_url,
         metrics_port=metrics_port,
     )
-    settings = read_settings(WorkerSettings)
     with own_redis(settings.redis_url, "--with-redis") if with_redis else nullcontext():
         if gpus is None:
             if not wait_for_redis:
