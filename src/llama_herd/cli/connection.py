@@ -1,7 +1,7 @@
 """How a command reaches Redis at the settings of its environment: by a client, or by one dialogue."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 from llama_herd.errors import NotPermitted, RedisUnavailable
@@ -60,13 +60,20 @@ def denials_fixed_by(fix: str) -> Iterator[None]:
         raise NotPermitted(f"{denial} Fix: {fix}") from None
 
 
-def run_in_redis(dialogue: "Dialogue[T]") -> T:
-    """Run a dialogue with the ledger over a connection of its own. Raises SettingsError, RedisUnavailable."""
+def run_in_redis(dialogue: "Dialogue[T]", fix: str = "") -> T:
+    """Run a dialogue with the ledger over a connection of its own. Raises SettingsError, RedisUnavailable.
+
+    fix: as of `denials_fixed_by`; empty: that of the error.
+    """
     from llama_herd.cli.environment import read_settings
     from llama_herd.tasks.connection.connect import connect, redis_errors
     from llama_herd.tasks.ledger.redis_call import run_dialogue
     from llama_herd.tasks.settings import Settings
 
     settings = read_settings(Settings)
-    with connect(settings.redis_url) as redis, redis_errors(settings.redis_url):
+    with (
+        denials_fixed_by(fix) if fix else nullcontext(),
+        connect(settings.redis_url) as redis,
+        redis_errors(settings.redis_url),
+    ):
         return run_dialogue(redis, dialogue)

@@ -2,20 +2,17 @@
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llama_herd.cli.connection import denials_fixed_by, run_in_redis, tenant_of
+from llama_herd.cli.connection import run_in_redis, tenant_of
 from llama_herd.cli.job_options import parse_duration
 from llama_herd.cli.terminal import say, show
 from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
-    from llama_herd.tasks.ledger.redis_call import Dialogue
     from llama_herd.tasks.ledger.stored_api_keys import ApiKey
-
-T = TypeVar("T")
 
 #: The fix where the user of Redis may not change keys.
 BE_GATEKEEPER = (
@@ -52,7 +49,8 @@ def print_new_key(
     if role not in list(KeyRole):
         raise BadInput(f"--role {role}: must be one of {', '.join(KeyRole)}")
     expires_s = parse_duration(expires, "--expires")
-    show(_run_as_gatekeeper(create_key(name, tenant_of(tenant), KeyRole(role), max_priority, expires_s)))
+    making = create_key(name, tenant_of(tenant), KeyRole(role), max_priority, expires_s)
+    show(run_in_redis(making, BE_GATEKEEPER))
 
 
 @keys.command("list")
@@ -64,7 +62,7 @@ def list_keys(
     from llama_herd.tasks.ledger.stored_api_keys import UnreadableKey, all_keys
     from llama_herd.tasks.protocol.priority import MAX_PRIORITY
 
-    found = _run_as_gatekeeper(all_keys())
+    found = run_in_redis(all_keys(), BE_GATEKEEPER)
     if not any(found) and not as_json:
         print("there are no keys, so the gateway lets nobody in. Fix: herd keys create NAME")
     for fingerprint in found.unreadable:
@@ -96,10 +94,4 @@ def forget_key(name: Annotated[str, typer.Argument(help="Name or fingerprint of 
     """Forget a key. It opens nothing from now on; streams under way go on."""
     from llama_herd.tasks.security.api_keys import revoke_key
 
-    show(f"revoked {_run_as_gatekeeper(revoke_key(name))}")
-
-
-def _run_as_gatekeeper(dialogue: "Dialogue[T]") -> T:
-    """Run a dialogue about keys. Raises NotPermitted, which names the user of Redis that may."""
-    with denials_fixed_by(BE_GATEKEEPER):
-        return run_in_redis(dialogue)
+    show(f"revoked {run_in_redis(revoke_key(name), BE_GATEKEEPER)}")

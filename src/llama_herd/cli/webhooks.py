@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llama_herd.cli.connection import denials_fixed_by, run_in_redis, tenant_of
+from llama_herd.cli.connection import run_in_redis, tenant_of
 from llama_herd.cli.terminal import say, show, table_console
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ def configure_webhooks(
     dialogue = setup.store_webhooks(
         tenant_of(tenant), url, host or [], jobs=jobs, secret=secret, renews=new_secret, overlap_s=overlap_s
     )
-    with denials_fixed_by(BE_ADMINISTRATOR):
-        made = run_in_redis(dialogue).secret
+    made = run_in_redis(dialogue, BE_ADMINISTRATOR).secret
     show("the secret stays" if made is None else made)
 
 
@@ -70,8 +69,7 @@ def show_webhooks(tenant: Tenant = None) -> None:
     from llama_herd.tasks.protocol.webhook import url_without_query
     from llama_herd.tasks.webhooks.setup import webhook_config_of
 
-    with denials_fixed_by(BE_ADMINISTRATOR):
-        config = run_in_redis(webhook_config_of(tenant_of(tenant)))
+    config = run_in_redis(webhook_config_of(tenant_of(tenant)), BE_ADMINISTRATOR)
     secrets = ("secret", "old_secret")
     facts = {name: value for name, value in asdict(config).items() if name not in secrets}
     print(json.dumps(facts | {"url": url_without_query(config.url)}))
@@ -82,8 +80,7 @@ def stop_webhooks(tenant: Tenant = None) -> None:
     """Tell of nothing more, and forget what was not delivered."""
     from llama_herd.tasks.webhooks.setup import remove_webhooks
 
-    with denials_fixed_by(BE_ADMINISTRATOR):
-        num = run_in_redis(remove_webhooks(tenant_of(tenant)))
+    num = run_in_redis(remove_webhooks(tenant_of(tenant)), BE_ADMINISTRATOR)
     print(f"removed; {num} that were not delivered are forgotten")
 
 
