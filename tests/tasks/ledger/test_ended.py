@@ -189,7 +189,7 @@ def test_a_page_costs_what_it_returns_and_not_what_is_listed(herd: Herd) -> None
     page = run_dialogue(herd.redis, JobLists().ended_jobs(most=5))
     assert page.next is not None
     assert (len(page.rows), page.next.job_id) == (5, page.rows[-1].job_id)
-    assert [row.state for row in page.rows] == ["cancelled"] * 5
+    assert [row.record.state for row in page.rows] == ["cancelled"] * 5
 
 
 @pytest.mark.parametrize("state", ["ended", "failed"])

@@ -74,7 +74,7 @@ async def _active_jobs(ledger: Ledger, choice: JobChoice) -> list[JobStatus]:
     for lists in _lists_to_read(choice.state, queue, found):
         rows = [row for name in lists for row in await _rows(partial(jobs_of, name), choice.limit)]
         if len(lists) > 1:
-            rows.sort(key=lambda row: (row.due_ms, row.job_id))
+            rows.sort(key=lambda row: (row.record.due_ms, row.job_id))
         parts.append(rows[: choice.limit])
         latest |= {row.job_id: row for row in parts[-1]}
     listed = dict.fromkeys(row.job_id for rows in reversed(parts) for row in rows)

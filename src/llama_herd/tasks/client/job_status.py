@@ -1,7 +1,7 @@
 """The state of single jobs: of one by its id, or of all that wait or run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pydantic import ConfigDict
@@ -11,7 +11,7 @@ from llama_herd.tasks.client.place_watch import read_places
 from llama_herd.tasks.client.status_texts import held_note, unserved_note
 from llama_herd.tasks.client.submission import checked_job_id
 from llama_herd.tasks.client.tenant_status import Status, read_status
-from llama_herd.tasks.ledger.answers import Place
+from llama_herd.tasks.ledger.answers import JobRecord, Place
 from llama_herd.tasks.ledger.job_lists import JobLists, JobRow
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.left_jobs import read_record
@@ -98,17 +98,12 @@ async def read_job_status(ledger: Ledger, job_id: str) -> JobStatus:
     record, now_ms = await read_record(ledger, checked_job_id(job_id))
     if record is None:
         raise JobNotFound.for_id(job_id)
-    row = JobRow(job_id, *(getattr(record, name) for name in JobRow._fields[1:]))
+    row = JobRow(job_id, record)
     if record.state != "queued":
-        # A job that was to be cancelled may have ended by itself before.
-        cancel = record.cancel if record.finish_reason in ("cancelled", "deadline") else None
-        status = status_of(row, ledger.tenant, now_ms)
-        status = replace(status, cancel=cancel)
-    else:
-        found = await read_status(ledger, record.queue)
-        (place,) = await read_places(ledger, [job_id])
-        status = status_of(row, ledger.tenant, found.now_ms, found, place)
-    return replace(status, retry_error=record.retry_error)
+        return status_of(row, ledger.tenant, now_ms)
+    found = await read_status(ledger, record.queue)
+    (place,) = await read_places(ledger, [job_id])
+    return status_of(row, ledger.tenant, found.now_ms, found, place)
 
 
 class TenantSnapshot(NamedTuple):
@@ -132,7 +127,7 @@ async def read_snapshot(ledger: Ledger, queue: str, limit: int) -> TenantSnapsho
 
 async def statuses_of(rows: list[JobRow], ledger: Ledger, found: Status) -> list[JobStatus]:
     """The jobs of rows, with the places of those that wait."""
-    waiting = [row.job_id for row in rows if row.state == "queued"]
+    waiting = [row.job_id for row in rows if row.record.state == "queued"]
     place_of = dict(zip(waiting, (await read_places(ledger, waiting)), strict=True))
     return [status_of(row, ledger.tenant, found.now_ms, found, place_of.get(row.job_id)) for row in rows]
 
@@ -144,25 +139,29 @@ def status_of(
 
     found: state of the tenant, of which only a job that waits asks.
     """
-    model = model_of(row.queue, tenant)
+    job_id, record = row
+    model = model_of(record.queue, tenant)
     queue = None if found is None else found.queue_of(model)
-    state, note = row.state, ""
-    retry_ms = row.retry_ms if state == "queued" else None
-    if state == "queued" and (retry_ms or row.due_ms) > now_ms:
+    state, note = record.state, ""
+    retry_ms = record.retry_ms if state == "queued" else None
+    if state == "queued" and (retry_ms or record.due_ms) > now_ms:
         state = "delayed"
     elif state == "queued" and found and (queue is None or queue.is_unserved):
         state = "unserved"
         note = unserved_note(model, queue.unserved_s if queue else None, found.served_models)
     elif state == "queued" and queue:
         note = held_note(queue, now_ms)
-    same = {name: value for name, value in row._asdict().items() if name in JobStatus.__slots__}
+    # A job that was to be cancelled may have ended by itself before.
+    cancel = record.cancel if record.finish_reason in ("cancelled", "deadline") else None
+    same = {name: getattr(record, name) for name in JobStatus.__slots__ if name in JobRecord.__slots__}
     return JobStatus(
-        **same | {"state": state, "retry_ms": retry_ms},
+        **same | {"state": state, "retry_ms": retry_ms, "cancel": cancel},
+        job_id=job_id,
         note=note,
         model=model,
-        tokens=row.n,
+        tokens=record.n,
         now_ms=now_ms,
         position=place and place.position,
         estimated_wait_s=place and place.wait_s,
-        is_preempted=state == "running" and row.preempted_n == row.n,
+        is_preempted=state == "running" and record.preempted_n == record.n,
     )

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
+from llama_herd.tasks.ledger.answers import JobRecord
 from llama_herd.tasks.ledger.job_reads import read_fields
 from llama_herd.tasks.ledger.keys import Keys, around_id
 from llama_herd.tasks.ledger.redis_call import RedisCall, both
 from llama_herd.tasks.ledger.replies import number_or_none, text
 from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
-from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.priority import LOW, NORMAL, URGENT
 
 #: Most jobs that one call looks at.
@@ -28,31 +28,21 @@ _JOBS = Script("jobs")
 _ENDED_JOBS = Script("ended_jobs")
 
 
-class JobRow(NamedTuple):
-    """A row of a list of jobs: some fields of a record, in the order of row.lua.
+#: The fields of a record that lists of jobs have, in the order of row.lua.
+ROW = (
+    *("state", "queue", "worker", "n", "attempts", "submitted_ms", "due_ms", "retries", "preemptions"),
+    *("deadline_ms", "preempted_n", "retries_left", "retry_ms", "ended_ms", "finish_reason", "error"),
+    "metadata",
+)
+#: Those that they do not have, as of a record that lacks them.
+_NOT_LISTED = dict.fromkeys(JobRecord.__slots__)
 
-    n: tokens recorded. preempted_n: at the last preemption. Those that can be None are so where the record
-    does not have them.
-    """
+
+class JobRow(NamedTuple):
+    """A row of a list of jobs. record: of its fields those in ROW alone are known."""
 
     job_id: str
-    state: str
-    queue: str
-    worker: str | None
-    n: int
-    attempts: int
-    submitted_ms: int
-    due_ms: int
-    retries: int
-    preemptions: int
-    deadline_ms: int | None
-    preempted_n: int | None
-    retries_left: int | None
-    retry_ms: int | None
-    ended_ms: int | None
-    finish_reason: str | None
-    error: Failure | None
-    metadata: Mapping[str, str]
+    record: JobRecord
 
 
 class Cursor(NamedTuple):
@@ -225,4 +215,5 @@ def _read_rows(reply: list[Any]) -> Looked:
 
 
 def _job_row(job_id: bytes, *values: bytes | None) -> JobRow:
-    return JobRow(text(job_id), **read_fields(dict(zip(JobRow._fields[1:], values, strict=True))))
+    fields = _NOT_LISTED | dict(zip(ROW, values, strict=True))
+    return JobRow(text(job_id), JobRecord(**read_fields(fields)))
