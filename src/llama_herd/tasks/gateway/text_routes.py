@@ -2,11 +2,12 @@
 
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from llama_herd.errors import HerdError
@@ -29,6 +30,7 @@ B = TypeVar("B", bound=EmbeddingBody | RankBody)
 
 #: Vectors that are written together: those of the widest models take some tens of milliseconds.
 VECTORS_A_PART = 16
+JSON = "application/json"
 
 
 async def create_embeddings(call: Call) -> "EmbeddingAnswer":
@@ -81,7 +83,8 @@ class TextAnswer(Generic[B]):
                 problem = Problem.from_error(error)
                 problem.headers = {**problem.headers, **job_headers(self._ids[0])}
                 raise problem from error
-            await self._send(send, num_tokens)
+            answer = await self._answer(num_tokens)
+            await answer(scope, receive, send)
             await self._client.purge(self._ids)
 
     async def _submit(self) -> None:
@@ -114,48 +117,40 @@ class TextAnswer(Generic[B]):
             first += job.num_texts
         return num_tokens
 
-    async def _begin(self, send: Send) -> None:
-        headers = {"Content-Type": "application/json", **job_headers(self._ids[0])}
-        encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": 200, "headers": encoded})
-
     @abstractmethod
-    async def _send(self, send: Send, num_tokens: int) -> None:
-        """Write the answer, of jobs that have all ended well."""
+    async def _answer(self, num_tokens: int) -> Response:
+        """The answer, of jobs that have all ended well."""
 
 
 class EmbeddingAnswer(TextAnswer[EmbeddingBody]):
     """Vectors, job by job: those of a whole request may be many MiB."""
 
-    async def _send(self, send: Send, num_tokens: int) -> None:
-        await self._begin(send)
-        await _send_part(send, HEAD)
+    async def _answer(self, num_tokens: int) -> Response:
+        headers = job_headers(self._ids[0])
+        return StreamingResponse(self._parts(num_tokens), headers=headers, media_type=JSON)
+
+    async def _parts(self, num_tokens: int) -> AsyncGenerator[str]:
+        yield HEAD
         first = 0
         for job_id, job in zip(self._ids, self._asked.jobs, strict=True):
             result = Result.from_events(await self._client.all_events(job_id))
             pieces = vector_pieces(result, first, is_base64=self._asked.is_base64)
             while part := await make_aside(partial(_next_part, pieces)):
-                await _send_part(send, part)
+                yield part
             first += job.num_texts
-        await _send_part(send, tail(self._model, num_tokens))
-        await _send_part(send, "", is_last=True)
+        yield tail(self._model, num_tokens)
 
 
 class RankAnswer(TextAnswer[RankBody]):
     """The best documents, of all jobs together."""
 
-    async def _send(self, send: Send, num_tokens: int) -> None:
+    async def _answer(self, num_tokens: int) -> Response:
         results = [Result.from_events(await self._client.all_events(job_id)) for job_id in self._ids]
         logits = [rank[0] for one in results for rank in one.floats]
         told = RankList.of(logits, self._asked, self._model, num_tokens)
         text = await make_aside(partial(told.model_dump_json, exclude_none=True))
-        await self._begin(send)
-        await _send_part(send, text, is_last=True)
+        return Response(text, headers=job_headers(self._ids[0]), media_type=JSON)
 
 
 def _next_part(pieces: Iterator[str]) -> str:
     return "".join(islice(pieces, VECTORS_A_PART))
-
-
-async def _send_part(send: Send, text: str, *, is_last: bool = False) -> None:
-    await send({"type": "http.response.body", "body": text.encode(), "more_body": not is_last})
