@@ -4,20 +4,12 @@ import shlex
 import sys
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llama_herd.cli.batch.embed_options import (
-    Dimensions,
-    Embed,
-    PromptName,
-    TextsPerJob,
-    Truncate,
-    check_no_tokens,
-    embed_options,
-)
 from llama_herd.cli.batch.output_format import OutputFormat
 from llama_herd.cli.connection import open_client
 from llama_herd.cli.job_options import (
@@ -35,8 +27,15 @@ from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
     from llama_herd.cli.batch.files import BatchPlan
-    from llama_herd.cli.batch.input_file import InputOptions
     from llama_herd.local.worker_process import WorkerProcess
+    from llama_herd.tasks.batch.row_options import EmbedOptions, RowOptions
+
+
+class CutEnd(StrEnum):
+    """Which end of a text is left out."""
+
+    START = "start"
+    END = "end"
 
 
 Input = Annotated[
@@ -105,6 +104,23 @@ Separator = Annotated[
     str | None,
     typer.Option(help="What separates the cells of a .csv or .tsv; tab is a word.", show_default="by suffix"),
 ]
+Embed = Annotated[bool, typer.Option("--embed", help="Rows are texts, and each becomes a vector.")]
+Dimensions = Annotated[
+    int | None, typer.Option(help="So many of a vector's first numbers.", show_default="all")
+]
+PromptName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Prompt of the model that texts are put behind.", show_default="the model's"
+    ),
+]
+Truncate = Annotated[
+    CutEnd | None,
+    typer.Option(help="Where a text is cut that is too long; absent: it fails.", show_default=False),
+]
+TextsPerJob = Annotated[
+    int | None, typer.Option(min=1, max=256, help="Most short texts that share a job.", show_default="64")
+]
 Watch = Annotated[
     str | None, typer.Option(metavar="RUN", help="Show a run that goes on elsewhere, instead of running one.")
 ]
@@ -158,6 +174,9 @@ def batch(
     if watch is not None or cancel is not None:
         return _look_elsewhere(watch, cancel, as_json=as_json)
     from llama_herd.cli.batch.files import BatchPlan
+    from llama_herd.cli.batch.input_file import InputOptions
+    from llama_herd.cli.batch.row_template import read_messages
+    from llama_herd.cli.batch.sources import TEXT
     from llama_herd.tasks.batch.row_options import RowOptions
 
     if input is None or output is None:
@@ -172,17 +191,25 @@ def batch(
         seed=seed,
         response_format=response_format(schema),
         sampling=sampling_of({"max_tokens": max_tokens, "temperature": temperature}, others),
-        embed=embed_options(dimensions, prompt_name, truncate, texts_per_job, embeds=embed),
+        embed=_embed_options(dimensions, prompt_name, truncate, texts_per_job, embeds=embed),
     )
     if embed:
-        check_no_tokens(options, has_messages=messages is not None)
+        _check_no_tokens(options, has_messages=messages is not None)
     if messages is not None and options.is_chat:
         raise BadInput("--messages is a chat already. Fix: leave out --chat, and put --system into its file")
     plan = BatchPlan(
         input,
         output,
         options,
-        _reading(prompt, prompt_column, messages, id_column, encoding, separator, embeds=embed),
+        InputOptions(
+            prompt=prompt,
+            prompt_column=prompt_column,
+            messages=None if messages is None else read_messages(messages),
+            id_column=id_column,
+            encoding=encoding,
+            separator="\t" if separator == "tab" else separator,
+            text_field=TEXT if embed else None,
+        ),
         window=window,
         in_order=in_order,
         max_errors=max_errors,
@@ -193,30 +220,40 @@ def batch(
     raise typer.Exit(_run(plan, model, local=local, as_json=as_json))
 
 
-def _reading(
-    prompt: str | None,
-    prompt_column: str | None,
-    messages: Path | None,
-    id_column: str | None,
-    encoding: str | None,
-    separator: str | None,
+def _embed_options(
+    dimensions: int | None,
+    prompt_name: str | None,
+    truncate: CutEnd | None,
+    texts_per_job: int | None,
     *,
     embeds: bool,
-) -> "InputOptions":
-    """How the input is read. Raises BadInput."""
-    from llama_herd.cli.batch.input_file import InputOptions
-    from llama_herd.cli.batch.row_template import read_messages
-    from llama_herd.cli.batch.sources import TEXT
+) -> "EmbedOptions | None":
+    """What is asked of texts; None: rows are none. Raises BadInput for options that are for texts only."""
+    from llama_herd.tasks.batch.row_options import TEXTS_PER_JOB, EmbedOptions
 
-    return InputOptions(
-        prompt=prompt,
-        prompt_column=prompt_column,
-        messages=None if messages is None else read_messages(messages),
-        id_column=id_column,
-        encoding=encoding,
-        separator="\t" if separator == "tab" else separator,
-        text_field=TEXT if embeds else None,
-    )
+    if embeds:
+        cut = None if truncate is None else truncate.value
+        return EmbedOptions(dimensions, prompt_name, cut, texts_per_job or TEXTS_PER_JOB)
+    given = (dimensions, prompt_name, truncate, texts_per_job)
+    names = ("--dimensions", "--prompt-name", "--truncate", "--texts-per-job")
+    wrong = next((name for name, value in zip(names, given, strict=True) if value is not None), None)
+    if wrong is not None:
+        raise BadInput(f"{wrong} is for texts that become vectors. Fix: --embed")
+    return None
+
+
+def _check_no_tokens(options: "RowOptions", *, has_messages: bool) -> None:
+    """Raise BadInput for options of rows that are answered by text."""
+    given = {
+        "--messages": has_messages,
+        "--chat or --system": options.is_chat,
+        "--schema": options.response_format is not None,
+        "--seed": options.seed is not None,
+        "--max-tokens, --temperature or --set": bool(options.sampling),
+    }
+    wrong = next((name for name, is_given in given.items() if is_given), None)
+    if wrong is not None:
+        raise BadInput(f"{wrong}: a row that becomes a vector has no output of tokens. Fix: leave it out")
 
 
 def _run(plan: "BatchPlan", model: str | None, *, local: bool, as_json: bool) -> int:
@@ -257,15 +294,14 @@ def _run(plan: "BatchPlan", model: str | None, *, local: bool, as_json: bool) ->
 
 def _own_herd(model: str | None) -> "AbstractContextManager[WorkerProcess]":
     """A worker of the model with a Redis, for this run."""
-    from llama_herd.cli.environment import override_settings, read_settings
+    from llama_herd.cli.environment import read_settings
     from llama_herd.extras import need_extra
     from llama_herd.local.worker_process import own_herd
     from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
 
     need_extra("worker", "herd batch --local")
-    override_settings(model=model)
-    return own_herd(with_model_here(read_settings(WorkerSettings)))
+    return own_herd(with_model_here(read_settings(WorkerSettings, model=model)))
 
 
 def _look_elsewhere(watched: str | None, cancelled: str | None, *, as_json: bool) -> None:
