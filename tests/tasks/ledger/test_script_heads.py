@@ -96,13 +96,13 @@ def test_a_script_reads_all_that_its_head_names_and_no_name_has_two_meanings(scr
 @each_script
 def test_a_call_gives_what_the_head_names(script: Script) -> None:
     given = everything(script.head)
-    made = call(script, int, **given)
+    made = call(script.name, int, **given)
     assert len(made.command) == 3 + len(made.keys) + len(made.args)
     for name in given:
         with pytest.raises(TypeError, match=rf"{script.name}.* lacks {name}$"):
-            call(script, int, **{other: given[other] for other in given if other != name})
+            call(script.name, int, **{other: given[other] for other in given if other != name})
     with pytest.raises(TypeError, match=rf"{script.name}.* knows no other$"):
-        call(script, int, **given, other=1)
+        call(script.name, int, **given, other=1)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_an_entry_has_the_fields_that_the_head_names(script: Script, one: ListHe
     good, name = given[one.name][0], one.fields[0]
     for bad in ({**good, "other": 1}, {field: good[field] for field in good if field != name}):
         with pytest.raises(TypeError, match=rf"{script.name} with {one.name} (lacks {name}|knows no other)$"):
-            call(script, int, **given | {one.name: [good, bad]})
+            call(script.name, int, **given | {one.name: [good, bad]})
 
 
 @pytest.mark.redis
@@ -134,7 +134,7 @@ def test_a_list_of_more_entries_than_came_is_refused_at_once(
     redis: Redis, script: Script, place: int
 ) -> None:
     """Whoever may run a script may say anything; a loop without an end would stop Redis for all."""
-    made = call(script, int, **everything(script.head))
+    made = call(script.name, int, **everything(script.head))
     for count in ("1e15", "-1", "nan", "inf", "", "2.0e0x"):
         args = [*made.args[:place], count, *made.args[place + 1 :]]
         with pytest.raises(ResponseError, match="other keys and arguments"):

@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 from llama_herd.tasks.ledger.keys import around_id
 from llama_herd.tasks.ledger.redis_call import Argument, RedisCall
 from llama_herd.tasks.ledger.replies import fields_of, text
-from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.ledger.stored_files import (
     NewFile,
@@ -19,14 +18,6 @@ from llama_herd.tasks.ledger.stored_files import (
     StorageKeys,
     records_page,
 )
-
-_CREATE = Script("batch_create")
-_CLAIM = Script("batch_claim")
-_NOTE = Script("batch_note")
-_SURVIVE = Script("batch_survive")
-_START = Script("batch_start")
-_END = Script("batch_end")
-_CANCEL = Script("batch_cancel")
 
 BatchState = Literal[
     "validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"
@@ -182,7 +173,7 @@ class BatchRecords(StorageKeys):
         webhook_secret: what its webhook is signed with; the record keeps it until the end.
         """
         return call(
-            _CREATE,
+            "batch_create",
             partial(_read_created, request),
             **self._keys_of(batch_id),
             batches=self.key("stored_batches"),
@@ -209,12 +200,12 @@ class BatchRecords(StorageKeys):
 
     def cancel(self, batch_id: str) -> RedisCall[BatchRecord | BatchState | None]:
         """Let its feeder end a batch early. Answers its state if that is too late; None: no such batch."""
-        return call(_CANCEL, _read_cancelled, batch=self.batch_key(batch_id))
+        return call("batch_cancel", _read_cancelled, batch=self.batch_key(batch_id))
 
     def claim(self, batch_id: str, lease_ms: int) -> RedisCall[ClaimedBatch | None]:
         """Take a batch that is due; None if another feeder has it."""
         return call(
-            _CLAIM,
+            "batch_claim",
             _read_claimed,
             **self._keys_of(batch_id),
             lease_ms=lease_ms,
@@ -228,7 +219,7 @@ class BatchRecords(StorageKeys):
         A batch that is to be cancelled enters no other state. lease_ms 0: give it back.
         """
         return call(
-            _NOTE,
+            "batch_note",
             _read_noted,
             **self._keys_of(batch_id),
             epoch=epoch,
@@ -239,14 +230,14 @@ class BatchRecords(StorageKeys):
 
     def survive(self, batch_id: str) -> RedisCall[None]:
         """Note that the batch has not stopped a feeder that had taken it, whoever has it now."""
-        return call(_SURVIVE, lambda reply: None, batch=self.batch_key(batch_id))
+        return call("batch_survive", lambda reply: None, batch=self.batch_key(batch_id))
 
     def start(
         self, record: BatchRecord, lease_ms: int, num_rows: int, model: str, rows: Quota
     ) -> RedisCall[BatchState | QuotaExceeded | None]:
         """Let a batch run whose input is valid, within the quota of rows. None: another feeder has it."""
         return call(
-            _START,
+            "batch_start",
             lambda reply: QuotaExceeded.from_reply(reply[1:]) if reply[0] == b"full" else _read_noted(reply),
             **self._keys_of(record.id),
             quota=self.key("quota"),
@@ -263,7 +254,7 @@ class BatchRecords(StorageKeys):
     ) -> RedisCall[bool]:
         """End a batch, record its files, note its webhook, all at once. False: another feeder has it."""
         return call(
-            _END,
+            "batch_end",
             lambda reply: reply == b"ok",
             **self._keys_of(record.id),
             input=self.file_key(record.request.input_file_id),

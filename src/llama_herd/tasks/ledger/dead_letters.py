@@ -9,7 +9,6 @@ from llama_herd.tasks.ledger.answers import DeadJob, DeadLetter, Revival
 from llama_herd.tasks.ledger.keys import Keys, around_id
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import number, score_number, text
-from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.message import MessageHead
 from llama_herd.tasks.settings import Settings
@@ -18,10 +17,6 @@ MAX_LETTERS = 1000
 MAX_LETTER_BYTES = 65_536
 
 _NUMBER = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
-
-_DEAD = Script("dead")
-_REVIVE = Script("revive")
-_QUARANTINE = Script("quarantine")
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,7 @@ class DeadLetters(Keys):
             "raw": raw[:MAX_LETTER_BYTES],
         }
         return call(
-            _DEAD,
+            "dead",
             lambda reply: None,
             **self.keys_named("dead"),
             most=MAX_LETTERS,
@@ -81,7 +76,7 @@ class DeadLetters(Keys):
 
     def revive(self, number: str) -> RedisCall[Revival]:
         """Push a letter back to the queue it came from, and delete the letter."""
-        return call(_REVIVE, lambda reply: Revival(text(reply)), **self.keys_named("dead"), number=number)
+        return call("revive", lambda reply: Revival(text(reply)), **self.keys_named("dead"), number=number)
 
     def drop(self, number: str) -> RedisCall[bool]:
         """Delete a letter; whether there was one."""
@@ -90,7 +85,7 @@ class DeadLetters(Keys):
     def jobs(self, limit: int = 100) -> RedisCall[list[DeadJob]]:
         """The poisoned jobs, the newest first, a thousand at most."""
         return call(
-            _QUARANTINE,
+            "quarantine",
             lambda reply: [_dead_job(*row) for row in reply],
             **self.keys_named("quarantine"),
             most=min(limit, MAX_LETTERS),

@@ -8,13 +8,8 @@ from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import Argument, RedisCall
 from llama_herd.tasks.ledger.replies import text
-from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.events import GOOD_ENDS, End, Event, Token, Vectors
-
-_EMIT = Script("emit")
-_RENEW = Script("renew")
-_PREPARE = Script("prepare")
 
 FinalState = Literal["done", "failed", "cancelled"]
 #: Most events, or jobs, of one call: managed Redis takes no more than about 4,000 arguments.
@@ -87,7 +82,7 @@ def emit(owner: str, entries: Sequence[TenantEntry], terms: Ledger) -> RedisCall
     tenants = {whose.tenant: whose for whose, _ in entries}
     numbers = {tenant: number for number, tenant in enumerate(tenants, 1)}
     return call(
-        _EMIT,
+        "emit",
         read_emit,
         owner=owner,
         lease_ms=terms.lease_ms,
@@ -124,7 +119,7 @@ def renew(owner: str, held: Sequence[HeldJob], terms: Ledger) -> RedisCall[list[
     tenants = {one.keys.tenant: one.keys for one in held}
     numbers = {tenant: number for number, tenant in enumerate(tenants, 1)}
     return call(
-        _RENEW,
+        "renew",
         read_renew,
         owner=owner,
         lease_ms=terms.lease_ms,
@@ -149,7 +144,7 @@ def prepare(owner: str, held: Sequence[HeldJob], *, is_done: bool = False) -> Re
     A death of the worker in between counts against them. Answers for each whether this owner still has it.
     """
     return call(
-        _PREPARE,
+        "prepare",
         lambda reply: [answer == b"ok" for answer in reply],
         owner=owner,
         begins=int(not is_done),

@@ -9,7 +9,6 @@ from llama_herd.tasks.ledger.job_reads import read_fields
 from llama_herd.tasks.ledger.keys import Keys, around_id
 from llama_herd.tasks.ledger.redis_call import RedisCall, both
 from llama_herd.tasks.ledger.replies import number_or_none, text
-from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.priority import LOW, NORMAL, URGENT
 
@@ -22,10 +21,6 @@ MAX_PAGE = 500
 #: The lists of waiting jobs, of those of them that are not due yet, and of running jobs.
 Index = Literal["pending", "delayed", "leases"]
 INDEXES: tuple[Index, ...] = get_args(Index)
-
-_MEMBERS = Script("members")
-_JOBS = Script("jobs")
-_ENDED_JOBS = Script("ended_jobs")
 
 
 #: The fields of a record that lists of jobs have, in the order of row.lua.
@@ -146,7 +141,7 @@ class JobLists(Keys):
         """At most so many of a list, behind a cursor, whose job may be gone."""
         last, score = cursor or ("", "")
         return call(
-            _MEMBERS,
+            "members",
             lambda reply: list(map(Cursor, map(text, reply[::2]), map(text, reply[1::2]))),
             list=self.key(name),
             last=last,
@@ -160,7 +155,7 @@ class JobLists(Keys):
     ) -> RedisCall[Looked]:
         """Those of these jobs that are still in the list, and as chosen."""
         return call(
-            _JOBS,
+            "jobs",
             _read_rows,
             list=self.key(index),
             queue=queue,
@@ -172,7 +167,7 @@ class JobLists(Keys):
     def ended_rows(self, jobs: Sequence[Cursor], choice: EndedChoice, most: int) -> RedisCall[Looked]:
         """Those of these jobs that have ended, and as chosen."""
         return call(
-            _ENDED_JOBS,
+            "ended_jobs",
             _read_rows,
             queue=choice.queue,
             state=choice.state,

@@ -12,7 +12,6 @@ from llama_herd.tasks.ledger.answers import JobOrigin, JobRecord, Place, StreamP
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import number, number_or_none, rate_per_s, text, text_or_none
-from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.events import ANSWER_FIELDS, Event, Failure, parse_event
 from llama_herd.tasks.protocol.message import model_of, trace_id_of
@@ -20,10 +19,6 @@ from llama_herd.tasks.protocol.priority import lists_of
 
 #: Start of a stream, as XRANGE takes it.
 FIRST = "-"
-
-_READ = Script("read")
-_DEPTH = Script("depth")
-_PLACE = Script("place")
 
 
 @dataclass(frozen=True)
@@ -48,7 +43,7 @@ class JobReads(Keys):
         An event of more than `most_bytes` is an error, and so is anything that workers do not write.
         """
         return call(
-            _READ,
+            "read",
             read_part,
             job=self.job_key(job_id),
             events=self.events_key(job_id),
@@ -104,7 +99,7 @@ class JobReads(Keys):
     def places(self, job_ids: Sequence[str]) -> RedisCall[list[Place | None]]:
         """Where several waiting jobs stand; None for each that does not wait."""
         return call(
-            _PLACE,
+            "place",
             lambda reply: list(map(read_place, reply)),
             **self.keys_named("pending", "waiting"),
             jobs=[{"job": self.job_key(job_id), "id": job_id} for job_id in job_ids],
@@ -143,7 +138,7 @@ class JobReads(Keys):
 
     def queue_depth(self, queue: str) -> RedisCall[int]:
         """Number of messages in a queue."""
-        return call(_DEPTH, int, lists=lists_of(queue))
+        return call("depth", int, lists=lists_of(queue))
 
     def num_pending(self) -> RedisCall[int]:
         """Number of waiting jobs."""

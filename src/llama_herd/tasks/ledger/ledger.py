@@ -38,7 +38,6 @@ from llama_herd.tasks.ledger.keys import around_id
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S
-from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.ledger.submit_item import SubmitItem, job_fields, read_submitted, read_submitted_many
 from llama_herd.tasks.protocol.events import Failure, FinishReason
@@ -54,17 +53,6 @@ SOUND_TOKENS = 32
 SOUND_MS = 30_000
 #: Most webhooks of a tenant that wait to be sent, and as many that were given up.
 MAX_OUTBOX = 100_000
-_SUBMIT = Script("submit")
-_SUBMIT_MANY = Script("submit_many")
-_CLAIM = Script("claim")
-_RELEASE = Script("release")
-_RETRY = Script("retry")
-_SETTLING = Script("settling")
-_SETTLE = Script("settle")
-_OWE = Script("owe")
-_OWED = Script("owed")
-_CANCEL = Script("cancel")
-_PURGE = Script("purge")
 
 
 @dataclass(frozen=True)
@@ -120,7 +108,7 @@ class Ledger(JobReads):
     def submit_one(self, item: SubmitItem) -> RedisCall[Submitted]:
         """`submit` for one of the jobs that `submit_many` takes."""
         keys = self.keys_named("pending", "deadlines", "delayed", "waiting", "served", "kept")
-        return call(_SUBMIT, read_submitted, **keys, **self._limits, **item.entry, lists=item.lists[1:])
+        return call("submit", read_submitted, **keys, **self._limits, **item.entry, lists=item.lists[1:])
 
     def submit_item(self, job_id: str, job: Job, envelope: Envelope, keep_s: int | None = None) -> SubmitItem:
         """A job for `submit_many`. keep_s: how long it is kept after its end if it does not say so itself."""
@@ -135,7 +123,7 @@ class Ledger(JobReads):
         The error of one stands in the place of its answer; it was not accepted, and no other is affected.
         """
         return call(
-            _SUBMIT_MANY,
+            "submit_many",
             read_submitted_many,
             **self.keys_named("pending", "delayed", "waiting", "served", "deadlines", "kept"),
             **self._limits,
@@ -165,7 +153,7 @@ class Ledger(JobReads):
         """
         poisoned = f"{counted(self.max_deaths, 'worker')} died while preparing or running this job"
         return call(
-            _CLAIM,
+            "claim",
             read_claim,
             **self._ending(job_id),
             **self.keys_named("quarantine"),
@@ -203,7 +191,7 @@ class Ledger(JobReads):
         has_died: what computed it has died, which counts as a worker's death does.
         """
         return call(
-            _RELEASE,
+            "release",
             lambda reply: Release(text(reply)),
             job=self.job_key(job_id),
             **self.keys_named("pending", "leases", "waiting", "deadlines"),
@@ -222,7 +210,7 @@ class Ledger(JobReads):
         seq: the last event that its owner has sent. left: how often it may be put back after this.
         """
         return call(
-            _RETRY,
+            "retry",
             lambda reply: read_emit([reply])[0],
             job=self.job_key(job_id),
             **self.keys_named("pending", "delayed", "leases", "waiting", "deadlines"),
@@ -237,7 +225,7 @@ class Ledger(JobReads):
 
     def settling(self, job_id: str, by: str, for_ms: int) -> RedisCall[Settling | Busy | Settled]:
         """Ask to be the one who tells Celery how the job ended, for `for_ms`. Asking again prolongs it."""
-        return call(_SETTLING, read_settling, job=self.job_key(job_id), caller=by, for_ms=for_ms)
+        return call("settling", read_settling, job=self.job_key(job_id), caller=by, for_ms=for_ms)
 
     def settle(
         self, job_id: str, value: bytes = b"", life_s: int = 0, *, is_elsewhere: bool = False
@@ -248,7 +236,7 @@ class Ledger(JobReads):
         stored. is_elsewhere: in another Redis. Answers whether the job was purged meanwhile.
         """
         return call(
-            _SETTLE,
+            "settle",
             lambda reply: reply == b"purged",
             **self._debt(job_id),
             result=self.result_key(job_id),
@@ -270,7 +258,7 @@ class Ledger(JobReads):
     def owe(self, job_id: str, in_ms: int, *, has_sent_links: bool) -> RedisCall[None]:
         """Note that Celery is to be told in `in_ms` how the job ended. It is kept until then."""
         return call(
-            _OWE,
+            "owe",
             lambda reply: None,
             **self._debt(job_id),
             in_ms=in_ms,
@@ -284,7 +272,7 @@ class Ledger(JobReads):
         Where no worker serves the queue, their messages go that are next in their lists.
         """
         return call(
-            _OWED,
+            "owed",
             lambda reply: [OwedJob(text(id), raw) for id, raw in zip(reply[::2], reply[1::2], strict=True)],
             **self.keys_named("owed", "untold", "pending", "leases", "served"),
             most=most,
@@ -301,7 +289,7 @@ class Ledger(JobReads):
         """End a job early: at once if no worker runs it, else by telling its owner."""
         is_late = reason == "deadline"
         return call(
-            _CANCEL,
+            "cancel",
             lambda reply: Cancellation(text(reply)),
             **self._ending(job_id),
             reason=reason,
@@ -317,7 +305,7 @@ class Ledger(JobReads):
         Remaining messages do not run. mark: nor do those that may be there although the job has no record.
         """
         return call(
-            _PURGE,
+            "purge",
             lambda reply: Purge(text(reply)),
             **self._ending(job_id),
             **self.keys_named("quarantine", "owed"),

@@ -13,12 +13,7 @@ from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import text
-from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
-
-_DUE = Script("outbox_due")
-_SETTLE = Script("outbox_settle")
-_RETRY = Script("outbox_retry")
 
 #: The keys of what waits and of what was given up.
 _LISTS = {"waiting": "outbox", "dead": "outbox:dead"}
@@ -89,7 +84,7 @@ class Outbox(Keys):
     def due(self, limit: int, again_ms: int) -> RedisCall[list[WebhookEntry]]:
         """At most `limit` webhooks that are due. They are due again after `again_ms`, unless settled."""
         keys = self.keys_named("outbox", "outbox_entries")
-        return call(_DUE, _read_due, **keys, most=limit, again_ms=again_ms)
+        return call("outbox_due", _read_due, **keys, most=limit, again_ms=again_ms)
 
     def sent(self, entry: WebhookEntry) -> RedisCall[None]:
         """Forget a webhook that its receiver has."""
@@ -105,7 +100,7 @@ class Outbox(Keys):
 
     def _settle(self, entry: WebhookEntry, outcome: str, for_ms: int = 0) -> RedisCall[None]:
         return call(
-            _SETTLE,
+            "outbox_settle",
             lambda reply: None,
             **self._all,
             message=entry.message,
@@ -116,7 +111,7 @@ class Outbox(Keys):
 
     def retry(self, messages: Sequence[str]) -> RedisCall[int]:
         """Let dead webhooks be due now; how many of them were dead."""
-        return call(_RETRY, int, **self._all, messages=messages)
+        return call("outbox_retry", int, **self._all, messages=messages)
 
     def message_ids(
         self, which: Literal["waiting", "dead"], limit: int

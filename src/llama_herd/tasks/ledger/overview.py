@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 from llama_herd.tasks.ledger.keys import Keys, around_id
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import text
-from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.sampling import DEFAULT_MAX_TOKENS
 
@@ -20,8 +19,6 @@ LATELY_S = 604_800
 
 #: The lanes in the order in which QUEUES answers.
 _LANES = ("normal", "urgent", "low")
-
-_QUEUES = Script("queues")
 
 
 class LaneCounts(NamedTuple):
@@ -118,7 +115,7 @@ class Overview(Keys):
         max_looks: most running jobs that are assigned to their queues; 0: none is counted.
         """
         return call(
-            _QUEUES,
+            "queues",
             partial(_read_counts, self.tenant),
             **self.keys_named("waiting", "served", "leases", "dead", "quarantine", "delayed"),
             **self.keys_named("owed", "kept", "paused"),

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import text
-from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 
 #: As a time: until somebody ends it.
@@ -16,8 +15,6 @@ FOR_GOOD_MS = 2**53 - 1
 
 #: The ends of the keys that hold them.
 PAUSES = ("paused", "drained")
-
-_PAUSE = Script("pause")
 
 
 def end_of(ms: int) -> int | None:
@@ -56,8 +53,8 @@ class Pauses(Keys):
 
     def _pause(self, pauses: str, name: str, for_ms: int | None) -> RedisCall[int | None]:
         return call(
-            _PAUSE, end_of, pauses=self.key(pauses), name=name, for_ms=for_ms, channel=self.notices_to_all
+            "pause", end_of, pauses=self.key(pauses), name=name, for_ms=for_ms, channel=self.notices_to_all
         )
 
     def _end(self, pauses: str, name: str) -> RedisCall[bool]:
-        return call(_PAUSE, bool, pauses=self.key(pauses), name=name, for_ms=0, channel=self.notices_to_all)
+        return call("pause", bool, pauses=self.key(pauses), name=name, for_ms=0, channel=self.notices_to_all)

@@ -11,7 +11,6 @@ from pydantic import BaseModel
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import Argument, RedisCall
 from llama_herd.tasks.ledger.replies import text
-from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.message import queue_name
@@ -30,10 +29,6 @@ MAX_REPORTS = 3_900
 MAX_BEATS = 50
 
 S = TypeVar("S", bound=BaseModel)
-_BEAT = Script("beat")
-_REPORT = Script("report")
-_REPORTS = Script("reports")
-_END_BATCH = Script("end_batch")
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,7 @@ class Reports(Keys):
     def report_batch(self, status: BatchStatus) -> RedisCall[bool]:
         """Store a batch's report: how far it is, or how it ended. Returns whether it was asked to end."""
         return call(
-            _REPORT,
+            "report",
             bool,
             report=self.key(f"batch:{status.run_id}"),
             index=self.key("batches"),
@@ -62,7 +57,7 @@ class Reports(Keys):
 
     def end_batch(self, run_id: str) -> RedisCall[bool]:
         """Ask a running batch to end. Returns whether there is one."""
-        return call(_END_BATCH, bool, report=self.key(f"batch:{run_id}"))
+        return call("end_batch", bool, report=self.key(f"batch:{run_id}"))
 
     def batches(self) -> RedisCall[list[BatchStatus]]:
         """All batches that are running or ended within the last hour."""
@@ -70,7 +65,7 @@ class Reports(Keys):
 
     def _reports(self, kind: type[S], index: str, prefix: str, longest_ms: int | None) -> RedisCall[list[S]]:
         return call(
-            _REPORTS,
+            "reports",
             partial(_read_reports, kind),
             index=self.key(index),
             prefix=self.key(prefix),
@@ -153,7 +148,7 @@ def beat(beats: Sequence[Beat]) -> RedisCall[list[BeatAnswer]]:
     fields = [one.status.model_dump(exclude={"beat_ms"}) for one in beats]
     common = {name: value for name, value in fields[0].items() if all(one[name] == value for one in fields)}
     return call(
-        _BEAT,
+        "beat",
         lambda reply: list(map(BeatAnswer.parse, reply)),
         name=beats[0].status.name,
         life_s=WORKER_TTL_S,

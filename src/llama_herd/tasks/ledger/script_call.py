@@ -1,6 +1,7 @@
 """Calls of scripts, by the names in their heads. Only here are their keys and arguments put in order."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import chain
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -14,13 +15,16 @@ Entry = Mapping[str, Argument] | Argument
 #: What a call gives for a name: a key or an argument, the entries of a list, pairs, or further keys. None is
 #: sent as an empty text.
 Given = Argument | None | Sequence[Entry] | Mapping[str, Argument]
+#: By its name: its text is read once.
+_script = cache(Script)
 
 
-def call(script: Script, parse: Callable[[Any], T], /, **given: Given) -> RedisCall[T]:
-    """Call a script with all that its head names. parse: of its reply.
+def call(name: str, parse: Callable[[Any], T], /, **given: Given) -> RedisCall[T]:
+    """Call the script of this name with all that its head names. parse: of its reply.
 
     Raises TypeError for a name that is missing, or that the head does not know.
     """
+    script = _script(name)
     head = script.head
     values: dict[str, Any] = given
     more = [key for name in (*head.more, *head.also) for key in values.pop(name, ())]

@@ -5,10 +5,7 @@ from typing import Literal, NamedTuple, Self
 
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
-
-_SHARE_SERVER = Script("share_server")
 
 #: What a worker would send to a server: any job, or one that must be alone there. None: nothing more.
 Entering = Literal["any", "alone"] | None
@@ -45,7 +42,7 @@ class SharedServers(Keys):
         is_alone: others have to leave, and nothing else may enter.
         """
         return call(
-            _SHARE_SERVER,
+            "share_server",
             SharedServer.parse,
             server=self.key(f"server:{server}"),
             owner=owner,

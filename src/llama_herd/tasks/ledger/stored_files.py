@@ -7,16 +7,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from llama_herd.tasks.ledger.keys import Keys, around_id
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import fields_of, text
-from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 
 T = TypeVar("T")
-_ADD = Script("file_add")
-_RESERVE = Script("file_reserve")
-_DROP = Script("file_drop")
-_DELAY = Script("delay")
-_DUE = Script("due")
-_LISTING = Script("listing")
 
 #: Purposes of files: what came in, and what was made of it.
 INPUT, OUTPUT = "batch", "batch_output"
@@ -148,7 +141,7 @@ class StoredFiles(StorageKeys):
     ) -> RedisCall[QuotaExceeded | None]:
         """Count bytes of an upload that are to be written, within a quota, until `add` or `drop`."""
         return call(
-            _RESERVE,
+            "file_reserve",
             lambda reply: QuotaExceeded.from_reply(reply[1:]) if reply[0] == b"full" else None,
             **self.keys_named("quota"),
             id=file_id,
@@ -160,7 +153,7 @@ class StoredFiles(StorageKeys):
     def add(self, file: NewFile, files: Quota, num_bytes: Quota) -> RedisCall[StoredFile | QuotaExceeded]:
         """Record a file whose bytes are stored, within these quotas."""
         return call(
-            _ADD,
+            "file_add",
             _read_added,
             **self._keys_of(file.id),
             **asdict(file),
@@ -193,7 +186,7 @@ class StoredFiles(StorageKeys):
         A page may begin behind it until this is called again.
         """
         return call(
-            _DROP,
+            "file_drop",
             text,  # type: ignore[arg-type]  # one of these words
             **self._keys_of(file_id),
             id=file_id,
@@ -217,7 +210,7 @@ class StoredFiles(StorageKeys):
 
 
 def _delay(key: str, member: str, delay_ms: int) -> RedisCall[None]:
-    return call(_DELAY, lambda reply: None, list=key, member=member, delay_ms=delay_ms)
+    return call("delay", lambda reply: None, list=key, member=member, delay_ms=delay_ms)
 
 
 def due_items(key: str, limit: int, farthest_ms: int | None = None) -> RedisCall[tuple[DueItem, ...]]:
@@ -241,7 +234,7 @@ def lost_storages() -> RedisCall[tuple[str, ...]]:
 def _due(
     key: str, most: int, farthest_ms: int | None, parse: Callable[[bytes], T]
 ) -> RedisCall[tuple[T, ...]]:
-    return call(_DUE, lambda reply: tuple(map(parse, reply)), list=key, most=most, farthest_ms=farthest_ms)
+    return call("due", lambda reply: tuple(map(parse, reply)), list=key, most=most, farthest_ms=farthest_ms)
 
 
 def records_page(
@@ -249,7 +242,7 @@ def records_page(
 ) -> RedisCall[RecordPage | None]:
     """A page of records; None if the one to begin after is not there. Expired files are left out."""
     return call(
-        _LISTING,
+        "listing",
         _read_page,
         index=keys.key({"file": "stored_files", "batch": "stored_batches"}[kind]),
         **around_id(lambda name: keys.key(f"{{{name}}}:{kind}")),

@@ -10,7 +10,6 @@ from llama_herd.tasks.ledger.ledger import LOST, Ledger, end_tail
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.reports import WORKER_TTL_S
-from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.message import queue_name
@@ -28,10 +27,6 @@ SWEEP_MAX_LOOKS = 512
 #: A tenant that has none of these keys has nothing to sweep.
 _TO_SWEEP = ("pending", "delayed", "leases", "waiting", "dead", "quarantine", "outbox", "outbox_dead")
 
-_SWEEP = Script("sweep")
-_DUE_FOR_SWEEP = Script("due_for_sweep")
-_GATHER = Script("gather")
-
 
 def sweep_tenant(ledger: Ledger) -> RedisCall[Swept]:
     """Push the lost messages again, and the messages of jobs that are now due.
@@ -44,7 +39,7 @@ def sweep_tenant(ledger: Ledger) -> RedisCall[Swept]:
         "Fix: check the name, or set HERD_MODELS"
     )
     return call(
-        _SWEEP,
+        "sweep",
         lambda reply: Swept(tuple(map(text, reply[1:])), held=text(reply[0]) == "held"),
         **ledger.keys_named(
             *("pending", "delayed", "leases", "waiting", "sweep", "dead", "served", "deadlines", "paused"),
@@ -81,7 +76,7 @@ def due_for_sweep(ledgers: Sequence[Ledger]) -> RedisCall[list[bool]]:
     Every worker asks about once a second. Most of the answers are no: another worker has just swept.
     """
     return call(
-        _DUE_FOR_SWEEP,
+        "due_for_sweep",
         lambda reply: [answer == 1 for answer in reply],
         between_ms=min((ledger.between_sweeps_ms for ledger in ledgers), default=0),
         tenants=[ledger.keys_named("sweep", *_TO_SWEEP) for ledger in ledgers],
@@ -112,7 +107,7 @@ def gather_strays(queues: Sequence[str]) -> RedisCall[list[Gathered]]:
     Only separators are known that a producer has declared the queue with, as Celery does when it sends.
     """
     return call(
-        _GATHER,
+        "gather",
         _read_gathered,
         max_moves=MAX_MOVES,
         max_bytes=MAX_BYTES,

@@ -8,15 +8,12 @@ from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import read_entries
-from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 
 #: Redis key of the hash. Its fields are tenants. No tenant's key has this name, which has one colon.
 WEBHOOKS = "herd:webhooks"
 #: Redis key that names the gateway that sends for all.
 SENDER = "herd:webhooks@sender"
-
-_ROLE = Script("role")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,4 +106,4 @@ def drop_config(tenant: str) -> list[RedisCall[Any]]:
 
 def hold_sender_role(who: str, for_ms: int) -> RedisCall[bool]:
     """Become or stay the gateway that sends, for `for_ms`; 0: no more. Answers whether it is this one."""
-    return call(_ROLE, lambda reply: reply == 1, role=SENDER, caller=who, for_ms=for_ms)
+    return call("role", lambda reply: reply == 1, role=SENDER, caller=who, for_ms=for_ms)

@@ -5,11 +5,8 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
 from llama_herd.worker.broker.message_notes import MessageNotes
-
-_TAKE = Script("take")
 
 #: Most messages of a lot: as many as are handled between two looks at what else happens.
 MAX_MESSAGES = 32
@@ -56,7 +53,7 @@ def take_messages(
         return MessageLot(messages, reply[0].decode())
 
     return call(
-        _TAKE,
+        "take",
         parse,
         notes=notes.notes,
         times=notes.times,

@@ -6,12 +6,7 @@ from typing import NamedTuple
 
 from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import text
-from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.ledger.script_call import call
-
-_HOLD = Script("hold")
-_UNHELD = Script("unheld")
-_PUT_BACK = Script("put_back")
 
 #: Most messages of a call, and about how many bytes one moves: Redis waits meanwhile.
 MAX_TAGS, MAX_BYTES = 250, 1 << 20
@@ -44,11 +39,11 @@ class MessageNotes:
     def hold(self, tags: Sequence[str]) -> list[RedisCall[None]]:
         """Calls that note that messages are still held."""
         lots = (tags[start : start + MAX_TAGS] for start in range(0, len(tags), MAX_TAGS))
-        return [call(_HOLD, lambda _: None, times=self.times, tags=lot) for lot in lots]
+        return [call("hold", lambda _: None, times=self.times, tags=lot) for lot in lots]
 
     def unheld(self, silent_s: float) -> RedisCall[list[bytes]]:
         """The tags of messages that nobody has noted for so long: MAX_TAGS at most, the oldest first."""
-        return call(_UNHELD, list, times=self.times, silent_s=silent_s, most=MAX_TAGS)
+        return call("unheld", list, times=self.times, silent_s=silent_s, most=MAX_TAGS)
 
     async def put_back(self, tags: Sequence[str | bytes], *, at_end: bool = False) -> PutBack:
         """Put messages back into their lists, the last one before the others; `at_end`: behind all."""
@@ -60,7 +55,7 @@ class MessageNotes:
 
     def _put_back(self, tags: Sequence[str | bytes], at_end: bool) -> RedisCall[tuple[int, int, str]]:
         return call(
-            _PUT_BACK,
+            "put_back",
             lambda reply: (reply[0], reply[1], text(reply[2])),
             notes=self.notes,
             times=self.times,
