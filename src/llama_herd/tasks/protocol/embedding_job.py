@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence, Sized
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from llama_herd.tasks.protocol.strict_model import MaxItems, StrictModel, check_length
+from llama_herd.tasks.protocol.strict_model import MaxItems, NotEmpty, StrictModel, check_length
 from llama_herd.tasks.protocol.text_job import ID_BYTES, MAX_TEXTS, GivenText, TextJob, listed, lots_of
 from llama_herd.tasks.settings import Settings
 
@@ -13,16 +13,10 @@ TEXT_SOURCES = ("texts", "text_ids")
 _SOURCE_MESSAGE = "exactly one of texts and text_ids is required"
 
 
-def _check_ids(ids: tuple[int, ...]) -> tuple[int, ...]:
-    if not ids:
-        raise ValueError("must not be empty")
-    return ids
-
-
 _Ids = Annotated[
     tuple[Annotated[int, Field(ge=0, lt=2**31)], ...],
     Field(strict=False, fail_fast=True),
-    AfterValidator(_check_ids),
+    NotEmpty,
 ]
 
 
@@ -31,11 +25,11 @@ class Texts(StrictModel):
 
     v: Literal[1] = Field(default=1, description="Version of the protocol.")
     kind: Literal["embed"] = Field(default="embed", description="The kind of the job: vectors of texts.")
-    texts: Annotated[tuple[GivenText, ...], MaxItems(MAX_TEXTS)] | None = Field(
+    texts: Annotated[tuple[GivenText, ...], MaxItems(MAX_TEXTS), NotEmpty] | None = Field(
         default=None,
         description="The texts, UTF-8 without NUL. Each becomes a vector, whatever the others are.",
     )
-    text_ids: Annotated[tuple[_Ids, ...], MaxItems(MAX_TEXTS)] | None = Field(
+    text_ids: Annotated[tuple[_Ids, ...], MaxItems(MAX_TEXTS), NotEmpty] | None = Field(
         default=None, description="The texts as token ids of the model. Nothing is added to them."
     )
     prompt_name: str | None = Field(
@@ -63,13 +57,6 @@ class Texts(StrictModel):
         if limits is not None and isinstance(value, list | tuple) and len(value) <= MAX_TEXTS:
             for ids in value:
                 check_length(ids, limits.max_prompt_bytes // ID_BYTES)
-        return value
-
-    @field_validator(*TEXT_SOURCES)
-    @classmethod
-    def _check_source(cls, value: Any) -> Any:
-        if value is not None and not value:
-            raise ValueError("must not be empty")
         return value
 
 

@@ -6,10 +6,10 @@ from itertools import count
 from math import exp
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from llama_herd.errors import FieldError, InvalidJob
-from llama_herd.tasks.protocol.strict_model import MaxItems, StrictModel
+from llama_herd.tasks.protocol.strict_model import MaxItems, NotEmpty, StrictModel
 from llama_herd.tasks.protocol.text_job import MAX_TEXTS, GivenText, TextJob, listed, lots_of, num_bytes_of
 
 RANK_SOURCES = ("query", "documents")
@@ -21,16 +21,9 @@ class Documents(StrictModel):
     v: Literal[1] = Field(default=1, description="Version of the protocol.")
     kind: Literal["rank"] = Field(default="rank", description="The kind of the job: ranks of documents.")
     query: GivenText = Field(description="What the documents are to answer, UTF-8 without NUL.")
-    documents: Annotated[tuple[GivenText, ...], MaxItems(MAX_TEXTS)] = Field(
+    documents: Annotated[tuple[GivenText, ...], MaxItems(MAX_TEXTS), NotEmpty] = Field(
         description="The documents. Each has a rank, whatever the others are."
     )
-
-    @field_validator("documents")
-    @classmethod
-    def _check_documents(cls, value: Any) -> Any:
-        if not value:
-            raise ValueError("must not be empty")
-        return value
 
 
 # The fields of its JSON stand in the order of these classes, from the right.

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 from annotated_types import GroupedMetadata, MaxLen
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Strict, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Strict, model_validator
 
 from llama_herd.errors import MAX_FIELD_ERRORS
 
@@ -45,6 +45,16 @@ def check_text(text: str) -> str:
     except UnicodeEncodeError:
         raise ValueError("must be well-formed text") from None
     return text
+
+
+def _check_some(value: Any) -> Any:
+    if not value:
+        raise ValueError("must not be empty")
+    return value
+
+
+#: Part of the type of a text or a list: there is something in it.
+NotEmpty = AfterValidator(_check_some)
 
 
 def at_most(limit: int) -> BeforeValidator:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, ValidationError, ValidationInfo, model_vali
 
 from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.protocol.given import checked_kind
-from llama_herd.tasks.protocol.strict_model import check_text
+from llama_herd.tasks.protocol.strict_model import NotEmpty, check_text
 from llama_herd.tasks.protocol.terms import Notices, Terms, fields_of
 from llama_herd.tasks.protocol.wrong_fields import field_errors
 from llama_herd.tasks.settings import Settings
@@ -22,14 +22,8 @@ MAX_TEXTS = 256
 ID_BYTES = 4
 
 
-def _check_given(text: str) -> str:
-    if not text:
-        raise ValueError("must not be empty")
-    return check_text(text)
-
-
 #: A text that is computed: not empty, UTF-8 without NUL.
-GivenText = Annotated[str, AfterValidator(_check_given)]
+GivenText = Annotated[str, NotEmpty, AfterValidator(check_text)]
 #: The number of a text in the name of a field, at the front of a message.
 _NUMBERED = re.compile(r"^(texts|text_ids|documents)\.(\d+)")
 
