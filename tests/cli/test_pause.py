@@ -118,7 +118,7 @@ def test_who_waits_returns_once_it_is_drained(redis: Any, redis_url: str) -> Non
 def test_who_waits_for_a_worker_that_hears_of_no_drain_is_told(
     redis: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llama_herd.cli.drain.BEGIN_S", 0.3)
+    monkeypatch.setattr("llama_herd.cli.pause.BEGIN_S", 0.3)
     report(redis)
     done = invoke("drain", "w@test", "--wait", HERD_REDIS_URL=redis_url)
     assert done.exit_code == 2

@@ -17,7 +17,6 @@ from llama_herd.cli.cancel import cancel
 from llama_herd.cli.dead import dead
 from llama_herd.cli.demo.command import demo
 from llama_herd.cli.doctor.command import doctor
-from llama_herd.cli.drain import drain
 from llama_herd.cli.fake_worker import fake_worker
 from llama_herd.cli.gateway import gateway
 from llama_herd.cli.generate import generate
@@ -26,7 +25,7 @@ from llama_herd.cli.inspect import inspect
 from llama_herd.cli.jobs import jobs
 from llama_herd.cli.kernels import kernels
 from llama_herd.cli.keys import keys
-from llama_herd.cli.pause import pause, resume
+from llama_herd.cli.pause import drain, pause, resume
 from llama_herd.cli.pull import pull
 from llama_herd.cli.purge import purge
 from llama_herd.cli.redis import redis
