@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from llama_herd.cli.terminal import harmless, show
+from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
     from llama_herd.tasks.security.acl import Role
@@ -77,7 +78,6 @@ def acl(
 
 def _name_and_roles(user: str) -> "tuple[str, list[Role]]":
     """A user's name and roles, from NAME=ROLE+ROLE. Raises BadInput."""
-    from llama_herd.errors import BadInput
     from llama_herd.tasks.security.acl import Role
 
     name, _, roles = user.partition("=")

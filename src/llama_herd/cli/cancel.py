@@ -8,7 +8,7 @@ import typer
 from llama_herd.cli.connection import open_client
 from llama_herd.cli.terminal import show
 from llama_herd.counted import counted
-from llama_herd.errors import BadInput
+from llama_herd.errors import BadInput, JobNotFound
 
 if TYPE_CHECKING:
     from llama_herd.tasks.client.client import Client
@@ -40,7 +40,6 @@ def cancel(
 
 def _cancel(client: "Client", job: str) -> str:
     """Cancel one job; say what has become of it. Raises JobNotFound."""
-    from llama_herd.errors import JobNotFound
     from llama_herd.tasks.ledger.answers import Cancellation
 
     match client.cancel(job):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llama_herd.cli.connection import open_client
-from llama_herd.cli.terminal import show, table_console
+from llama_herd.cli.terminal import show, table_console, utc_text
 
 if TYPE_CHECKING:
     from llama_herd.cli.folding_table import FoldingTable
@@ -86,7 +86,6 @@ def _facts(one: "DeadJob | DeadLetter") -> dict[str, Any]:
 def dead_view(found: "Sequence[DeadJob | DeadLetter]") -> "FoldingTable":
     """The view of the dead, a line for each."""
     from llama_herd.cli.folding_table import FIGURE, NAME, WHOLE, FoldingTable
-    from llama_herd.cli.terminal import utc_text
 
     names = dict.fromkeys(("worker", "queue", "task"), NAME)
     columns = {"id": WHOLE, "kind": WHOLE, "when (UTC)": WHOLE, "reason": NAME, "attempts": FIGURE, **names}

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llama_herd.cli.connection import check_redis
+from llama_herd.errors import BadInput
+from llama_herd.extras import need_extra
+
 if TYPE_CHECKING:
     from llama_herd.testing.script import Script
 
@@ -45,13 +49,9 @@ def fake_worker(
     of its schema, a call of its tool, else a sentence. All else is as with a real worker. One that a script
     lets die is started again.
     """
-    from llama_herd.errors import BadInput
-    from llama_herd.extras import need_extra
-
     need_extra("testing", "herd fake-worker")
     if script is not None and (answers or tokens_per_s):
         raise BadInput("--script says all answers and paces. Fix: leave out --answer and --tokens-per-s")
-    from llama_herd.cli.connection import check_redis
     from llama_herd.cli.environment import override_settings, read_settings
     from llama_herd.local.redis_server import own_redis
     from llama_herd.ops.settings import BUNDLED_MODEL

@@ -6,6 +6,11 @@ from typing import Annotated
 
 import typer
 
+from llama_herd.cli.connection import may_come_back
+from llama_herd.cli.terminal import say
+from llama_herd.errors import RedisUnavailable
+from llama_herd.extras import need_extra
+
 #: A supervisor starts it again, unlike after wrong settings.
 EXIT_REDIS_AWAY = 1
 
@@ -29,17 +34,13 @@ def gateway(
     (herd keys create). Exit code 1 when Redis is away at the start, and 2 when a setting is wrong.
     """
     from llama_herd.cli.environment import read_settings
-    from llama_herd.extras import need_extra
     from llama_herd.tasks.gateway.settings import GatewaySettings
 
     need_extra("gateway", "herd gateway")
     options = {"gateway_host": host, "gateway_port": port, "gateway_open": is_open or None}
     settings = read_settings(GatewaySettings, **options)
 
-    from llama_herd.cli.connection import may_come_back
     from llama_herd.cli.gateway_collector import GatewayCollector
-    from llama_herd.cli.terminal import say
-    from llama_herd.errors import RedisUnavailable
     from llama_herd.ops.exporter import Exporter
     from llama_herd.ops.log_handler import LogHandler
     from llama_herd.ops.settings import ServedSettings

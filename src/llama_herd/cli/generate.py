@@ -20,8 +20,9 @@ from llama_herd.cli.job_options import (
     response_format,
     sampling_of,
 )
-from llama_herd.cli.terminal import say
-from llama_herd.errors import BadInput, HerdError, UnservedModel
+from llama_herd.cli.terminal import checked_text, say, text_or_stdin
+from llama_herd.errors import BadInput, HerdError, NotPermitted, UnservedModel
+from llama_herd.extras import need_extra
 
 if TYPE_CHECKING:
     from llama_herd.cli.transcript import Transcript
@@ -95,7 +96,6 @@ def generate(
     Exit code 0 when it ends by itself or at max_tokens, 1 on error, deadline or cancel (Ctrl-C cancels, or
     a reader that leaves), 2 for bad input.
     """
-    from llama_herd.cli.terminal import checked_text, text_or_stdin
     from llama_herd.cli.transcript import Transcript
 
     if local and (not_before is not None or idempotency_key is not None):
@@ -179,7 +179,6 @@ def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript
     """Run the job in this process, with a model of its own; the first Ctrl-C cancels it."""
     from llama_herd.cli.environment import read_settings
     from llama_herd.cli.signals import load_torch, on_interrupt
-    from llama_herd.extras import need_extra
     from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
 
@@ -210,8 +209,6 @@ class ModelHabits(NamedTuple):
     @classmethod
     def told_by(cls, client: "Client", model: str) -> "ModelHabits | None":
         """Those that a worker of this model reports; None if none is up, or if this user may not ask."""
-        from llama_herd.errors import NotPermitted
-
         try:
             workers = client.workers()
         except NotPermitted:

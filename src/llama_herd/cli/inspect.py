@@ -11,6 +11,8 @@ import typer
 from llama_herd.cli.job_options import Engine, EngineUrl
 from llama_herd.cli.terminal import harmless
 from llama_herd.counted import counted
+from llama_herd.errors import BadInput
+from llama_herd.extras import need_extra
 from llama_herd.model.hub.choice import size_text
 
 if TYPE_CHECKING:
@@ -39,8 +41,6 @@ def inspect(
     code 2 when a worker could not serve the model on this machine with these settings.
     """
     from llama_herd.cli.environment import read_settings
-    from llama_herd.errors import BadInput
-    from llama_herd.extras import need_extra
     from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
 

@@ -7,6 +7,7 @@ import typer
 from llama_herd.cli.connection import open_client
 from llama_herd.cli.job_options import parse_duration
 from llama_herd.cli.terminal import say, show, table_console
+from llama_herd.errors import BadInput
 
 STATES = ("running", "queued", "unserved", "delayed", "ended", "done", "failed", "cancelled")
 
@@ -42,7 +43,6 @@ def jobs(
     from pydantic import TypeAdapter
 
     from llama_herd.cli.status_view import ended_jobs_view, jobs_view
-    from llama_herd.errors import BadInput
     from llama_herd.tasks.client.job_list import ENDED, ListedState
     from llama_herd.tasks.client.job_status import JobStatus
 
@@ -74,8 +74,6 @@ def jobs(
 
 
 def _note(text: str) -> tuple[str, str]:
-    from llama_herd.errors import BadInput
-
     name, sign, value = text.partition("=")
     if not sign:
         raise BadInput(f"--metadata {text}: must be NAME=VALUE, as in order=7")

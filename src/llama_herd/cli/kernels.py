@@ -5,6 +5,8 @@ from typing import Annotated
 import typer
 
 from llama_herd.cli.terminal import say, show
+from llama_herd.errors import BadInput
+from llama_herd.extras import need_extra
 
 kernels = typer.Typer(no_args_is_help=True, help="Native kernels, which multiply quantised weights on a CPU.")
 
@@ -25,11 +27,8 @@ def build_kernels(
     compiled anew. Exit code 2 without a compiler, when it fails, and when others can change the folder:
     workers then run without kernels.
     """
-    from llama_herd.extras import need_extra
-
     need_extra("worker", "herd kernels build")
     from llama_herd.cli.environment import read_settings
-    from llama_herd.errors import BadInput
     from llama_herd.model.kernels.build import build, usable_sets
     from llama_herd.model.kernels.instruction_set import INSTRUCTION_SETS
     from llama_herd.worker.loading.kernels import kernels_folder

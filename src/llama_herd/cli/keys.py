@@ -8,7 +8,7 @@ import typer
 
 from llama_herd.cli.connection import run_in_redis, tenant_of
 from llama_herd.cli.job_options import parse_duration
-from llama_herd.cli.terminal import say, show
+from llama_herd.cli.terminal import harmless, say, show, utc_text
 from llama_herd.errors import BadInput
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ def list_keys(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
     """List all keys, without what would let anybody in."""
-    from llama_herd.cli.terminal import harmless, utc_text
     from llama_herd.tasks.ledger.stored_api_keys import UnreadableKey, all_keys
     from llama_herd.tasks.protocol.priority import MAX_PRIORITY
 
@@ -82,8 +81,6 @@ def list_keys(
 def _end_text(key: "ApiKey") -> str:
     """When a key that expires does, or did."""
     from time import time
-
-    from llama_herd.cli.terminal import utc_text
 
     verb = "expired" if key.has_expired(int(1000 * time())) else "expires"
     return f"{verb} {utc_text(key.expires_ms or 0, '%Y-%m-%d %H:%M')} UTC"

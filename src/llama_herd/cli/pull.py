@@ -5,6 +5,8 @@ from typing import Annotated
 import typer
 
 from llama_herd.cli.terminal import say, show
+from llama_herd.extras import need_extra
+from llama_herd.model.hub.name import HubName
 
 Name = Annotated[
     str, typer.Argument(help="OWNER/NAME, with :FILE.gguf or a type such as :Q4_K_M behind it if wanted.")
@@ -20,8 +22,6 @@ def pull(
     GGUF files comes as a folder. A download that broke off goes on where it was. Prints the path.
     """
     from llama_herd.cli.environment import read_settings
-    from llama_herd.extras import need_extra
-    from llama_herd.model.hub.name import HubName
     from llama_herd.worker.loading.hub_model import fetch_with_bar
     from llama_herd.worker.settings import WorkerSettings
 

@@ -1,5 +1,7 @@
 """`herd settings`: the settings that this process would use."""
 
+from llama_herd.cli.terminal import show
+
 
 def settings() -> None:
     """Show and explain all settings, in the form of a .env file.
@@ -7,7 +9,6 @@ def settings() -> None:
     Defaults are commented out. Secrets are masked.
     """
     from llama_herd.cli.environment import read_settings, variable_of
-    from llama_herd.cli.terminal import show
     from llama_herd.tasks.connection.redis_url import masked
     from llama_herd.tasks.gateway.settings import GatewaySettings
     from llama_herd.worker.settings import WorkerSettings

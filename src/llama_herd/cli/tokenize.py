@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llama_herd.cli.terminal import MAX_STDIN_BYTES, harmless, text_or_stdin
 from llama_herd.errors import BadInput
+from llama_herd.extras import need_extra
 
 if TYPE_CHECKING:
     from llama_herd.model.text.control_tokens import ControlTokens
@@ -44,8 +46,6 @@ def tokenize(
     as \\xNN.
     """
     from llama_herd.cli.environment import read_settings
-    from llama_herd.cli.terminal import harmless, text_or_stdin
-    from llama_herd.extras import need_extra
     from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
 
@@ -71,8 +71,6 @@ def _show(
     ids: list[int], tokenizer: "Tokenizer", control_tokens: "ControlTokens", *, is_chat: bool, as_json: bool
 ) -> None:
     """Print the ids with their pieces; of a chat first its whole text."""
-    from llama_herd.cli.terminal import harmless
-
     names = {token_id: name for name, token_id in control_tokens.ids.items()}
     pieces = [names[i].encode() if i in names else tokenizer.pieces[i] for i in ids]
     shown = [piece.decode(errors="backslashreplace") for piece in pieces]
@@ -89,7 +87,6 @@ def _show(
 
 def _chat_job(path: Path, settings: "WorkerSettings") -> "GenerationJob":
     """The job of a chat's file, or of standard input for -. Raises BadInput."""
-    from llama_herd.cli.terminal import MAX_STDIN_BYTES, text_or_stdin
     from llama_herd.tasks.protocol.job import GenerationJob
 
     content: str | bytes

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llama_herd.cli.connection import run_in_redis, tenant_of
-from llama_herd.cli.terminal import say, show, table_console
+from llama_herd.cli.terminal import checked_text, harmless, say, show, table_console, utc_text
+from llama_herd.errors import BadInput
+from llama_herd.extras import need_extra
 
 if TYPE_CHECKING:
     from llama_herd.cli.folding_table import FoldingTable
@@ -113,8 +115,6 @@ def retry_webhooks(
     is_all: Annotated[bool, typer.Option("--all", help="All that are dead.")] = False,
 ) -> None:
     """Send dead webhooks again, at once and with all tries."""
-    from llama_herd.cli.terminal import checked_text
-    from llama_herd.errors import BadInput
     from llama_herd.tasks.webhooks import setup
 
     if bool(checked_text(name, "the id")) == is_all:
@@ -135,10 +135,6 @@ def listen_for_webhooks(
 
     It checks each signature, and prints a line for each.
     """
-    from llama_herd.cli.terminal import harmless
-    from llama_herd.errors import BadInput
-    from llama_herd.extras import need_extra
-
     need_extra("gateway", "herd webhooks listen")
 
     from llama_herd.tasks.webhooks.setup import webhook_config_of
@@ -170,7 +166,6 @@ def _facts(one: "ListedWebhook") -> dict[str, Any]:
 
 def _table(found: "list[ListedWebhook]") -> "FoldingTable":
     from llama_herd.cli.folding_table import FIGURE, NAME, WHOLE, FoldingTable
-    from llama_herd.cli.terminal import utc_text
 
     columns = {"webhook": WHOLE, "type": WHOLE, "is": WHOLE, "at": WHOLE, "tries": FIGURE, "error": NAME}
 
@@ -183,7 +178,6 @@ def _table(found: "list[ListedWebhook]") -> "FoldingTable":
 
 def _secret(path: Path) -> str:
     """The secret in a file. Raises BadInput."""
-    from llama_herd.errors import BadInput
     from llama_herd.tasks.webhooks.setup import checked_secret
 
     try:

@@ -24,6 +24,7 @@ from llama_herd.cli.job_options import (
 )
 from llama_herd.cli.terminal import show
 from llama_herd.errors import BadInput
+from llama_herd.extras import need_extra
 
 if TYPE_CHECKING:
     from llama_herd.cli.batch.files import BatchPlan
@@ -295,7 +296,6 @@ def _run(plan: "BatchPlan", model: str | None, *, local: bool, as_json: bool) ->
 def _own_herd(model: str | None) -> "AbstractContextManager[WorkerProcess]":
     """A worker of the model with a Redis, for this run."""
     from llama_herd.cli.environment import read_settings
-    from llama_herd.extras import need_extra
     from llama_herd.local.worker_process import own_herd
     from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings

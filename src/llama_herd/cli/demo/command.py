@@ -13,6 +13,7 @@ import typer
 
 from llama_herd.cli.job_options import ModelFile
 from llama_herd.cli.terminal import say
+from llama_herd.extras import need_extra
 
 if TYPE_CHECKING:
     from llama_herd.worker.settings import WorkerSettings
@@ -31,7 +32,6 @@ def demo(
     left running. Exit code 0 when all jobs ended well.
     """
     from llama_herd.cli.environment import read_settings
-    from llama_herd.extras import need_extra
     from llama_herd.worker.loading.hub_model import with_model_here
     from llama_herd.worker.settings import WorkerSettings
 

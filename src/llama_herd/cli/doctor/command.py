@@ -7,6 +7,7 @@ import typer
 
 from llama_herd.cli.job_options import ModelFile
 from llama_herd.cli.terminal import show
+from llama_herd.extras import need_extra
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -24,7 +25,6 @@ def doctor(
 
     from llama_herd.cli.doctor.checkup import check_up
     from llama_herd.cli.environment import override_settings
-    from llama_herd.extras import need_extra
 
     if model is not None:
         need_extra("worker", "herd doctor --model")

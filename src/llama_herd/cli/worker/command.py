@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
+from llama_herd.cli.connection import check_redis
 from llama_herd.cli.job_options import Engine, EngineUrl, ModelFile
+from llama_herd.errors import BadInput, DeviceError
+from llama_herd.extras import need_extra
 
 ServedModelName = Annotated[
     str | None,
@@ -49,10 +52,7 @@ def worker(
     `herd settings` shows what else can be set. With --gpus, a process that dies is started again while the
     others go on, unless its settings are wrong (exit code 2).
     """
-    from llama_herd.extras import need_extra
-
     need_extra("worker", "herd worker")
-    from llama_herd.cli.connection import check_redis
     from llama_herd.cli.environment import read_settings
     from llama_herd.cli.worker.children import run_together
     from llama_herd.local.redis_server import own_redis
@@ -84,8 +84,6 @@ def worker(
 
 def _check_options(name: str | None, device: str | None, gpus: str | None) -> None:
     """Raise BadInput if the options contradict each other, or the name cannot be one."""
-    from llama_herd.errors import BadInput
-
     if gpus is not None and (name is not None or device is not None):
         raise BadInput("--gpus sets devices and names by itself. Fix: leave out --device and --name")
     if name is not None and re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name) is None:
@@ -111,7 +109,6 @@ def card_commands(gpus: str, metrics_port: int = 0) -> dict[str, list[str]]:
 
 def _chosen_cards(gpus: str) -> list[int]:
     """The numbers of the GPUs that the option names. Raises BadInput, which lists the GPUs here."""
-    from llama_herd.errors import BadInput, DeviceError
     from llama_herd.worker.loading.device import visible_cards
 
     cards = visible_cards()
