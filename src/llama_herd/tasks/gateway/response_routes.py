@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_herd.errors import JobNotFound
@@ -60,12 +60,12 @@ async def cancel_response(call: Call) -> ASGIApp:
     return await _as_it_is(call, *await _found(call))
 
 
-async def delete_response(call: Call) -> Response:
+async def delete_response(call: Call) -> ResponseDeleted:
     """Forget an answer that has ended, or waits."""
     frame, _ = await _found(call)
     core = call.queue.core
     await call.queue.run(purge_job(core.ledger, frame.job_id, core.queue))
-    return JSONResponse(ResponseDeleted(id=PREFIX + frame.job_id).model_dump())
+    return ResponseDeleted(id=PREFIX + frame.job_id)
 
 
 async def _found(call: Call) -> tuple[ResponseFrame, JobRecord]:

@@ -140,7 +140,7 @@ OPERATIONS = (
         response_routes.create_response,
         PRODUCER,
         body="ResponseBody",
-        answer=ResponseObject,
+        writes=ResponseObject,
         events=ResponseEvent,
         headers=(KEY, GONE),
     ),
@@ -149,15 +149,13 @@ OPERATIONS = (
         _RESPONSE,
         response_routes.get_response,
         SUBSCRIBER,
-        answer=ResponseObject,
+        writes=ResponseObject,
         events=ResponseEvent,
         queries=STREAM_QUERIES,
     ),
+    Operation("delete", _RESPONSE, response_routes.delete_response, OPERATOR),
     Operation(
-        "delete", _RESPONSE, response_routes.delete_response, OPERATOR, answer=response_routes.ResponseDeleted
-    ),
-    Operation(
-        "post", f"{_RESPONSE}/cancel", response_routes.cancel_response, PRODUCER, answer=ResponseObject
+        "post", f"{_RESPONSE}/cancel", response_routes.cancel_response, PRODUCER, writes=ResponseObject
     ),
     Operation(
         "post",
