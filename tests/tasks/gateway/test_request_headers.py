@@ -26,6 +26,7 @@ def bodies(gateway: GatewayThread) -> dict[Schema, Any]:
     return {
         "CompletionBody": {"model": "tales", "prompt": "x"},
         "ChatBody": {"model": "tales", "messages": [{"role": "user", "content": "x"}]},
+        "ResponseBody": {"model": "tales", "input": "x"},
         "Job": {"model": "tales", "prompt": "x"},
         BatchBody: {"input_file_id": file_id, **window},
     }
@@ -37,7 +38,7 @@ def test_a_key_that_names_nothing_is_refused_alike(gateway: GatewayThread, herd:
     asked = [(one.path, good[one.body]) for one in taking(KEY_HEADER)]
     asked.append(("/v1/completions", {"model": "tales", "prompt": ["x", "y"]}))
     found = [gateway.ask("POST", path, body, {KEY_HEADER: key}) for path, body in asked]
-    assert len(found) == 5
+    assert len(found) == 6
     assert {one.status for one in found} == {400}
     (error,) = {str(one.error) for one in found}
     assert f"must be 1 to 255 characters long, got {len(key)}" in error

@@ -92,8 +92,13 @@ def asked(gateway: GatewayThread, herd: Herd, stand_in: StandIn) -> list[Asked]:
     api = BatchApi(lambda: gateway.url)
     batch_id = api.begin(rows(1))
     file_id = api.end_of(batch_id)["input_file_id"]
-    job_id = api.ask("POST", "/v1/completions", {"model": "tales", "prompt": "x"}).headers["x-job-id"]
-    ids = {"/v1/files": file_id, "/v1/batches": batch_id, "/v1/jobs": job_id}
+    jobs = [api.ask("POST", "/v1/jobs", {"model": "tales", "prompt": "x"}).json["id"] for _ in range(2)]
+    ids = {
+        "/v1/files": file_id,
+        "/v1/batches": batch_id,
+        "/v1/jobs": jobs[0],
+        "/v1/responses": f"resp_{jobs[1]}",
+    }
     return [
         request(method, route.path, ids.get(route.path[: route.path.find("/{")], ""), file_id)
         for route in ROUTES
@@ -122,6 +127,7 @@ def request(method: str, template: str, own_id: str, file_id: str) -> Asked:
 def _body(path: str, words: Mapping[str, Any], file_id: str) -> Mapping[str, Any]:
     bodies: dict[str, Mapping[str, Any]] = {
         "/v1/chat/completions": {"model": "tales", "messages": [{"role": "user", "content": "x"}]},
+        "/v1/responses": {"model": "tales", "input": "x"},
         "/v1/batches": {
             "input_file_id": file_id,
             "endpoint": "/v1/completions",
@@ -202,7 +208,7 @@ def test_an_odd_value_gets_an_answer_or_an_error_of_the_same_shape(
     page = {b"Origin": ORIGIN.encode(), b"Access-Control-Request-Method": b"POST"}
     asked += [one._replace(method="OPTIONS", headers=(*one.headers, *page.items())) for one in asked[::5]]
     for one in asked:
-        if not one.path.endswith("/purge"):
+        if not one.path.endswith("/purge") and one.method != "DELETE":
             assert answer(gateway, one.raw, halves=False)[0] < 500
     described = {name.lower() for one in OPERATIONS for name, _ in (*one.headers, *one.queries)}
     assert described <= reads.headers | reads.queries

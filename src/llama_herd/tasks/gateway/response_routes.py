@@ -46,9 +46,10 @@ async def create_response(call: Call) -> ResponseAnswer:
 
 async def get_response(call: Call) -> ASGIApp:
     """An answer as it is now; with `stream=true` all its events, recorded ones first, up to its end."""
+    after = _after(call)
     frame, record = await _found(call)
     if call.query_params.get("stream") == "true" and call.method == "GET":
-        return _events(call, frame, _after(call))
+        return _events(call, frame, after)
     return await _as_it_is(call, frame, record)
 
 
