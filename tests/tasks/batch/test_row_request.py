@@ -110,6 +110,11 @@ def test_a_plain_line_has_the_fields_of_our_job_and_may_leave_sampling_out() -> 
     )
 
 
+def test_a_row_has_no_webhook_since_nobody_would_hear_of_its_end() -> None:
+    found = complaint({"prompt": "secret", "webhook": "https://app.example.com/hook"})
+    assert found.startswith("webhook: no webhook tells of the end of a batch's row. Fix: leave it out")
+
+
 def test_either_form_of_a_line_says_how_often_it_is_tried_again() -> None:
     fields: dict[str, Any] = {"retries": 3, "retry_backoff_s": 0.5}
     for line in ({"prompt": "x", **fields}, openai(**fields), openai()):

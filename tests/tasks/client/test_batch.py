@@ -233,6 +233,7 @@ def test_a_row_that_is_no_job_says_why_and_stops_nothing(client: Client, redis_u
         {"prompt": "secret", "colour": "blue"},
         GenerationJob(prompt="fine"),
         BatchRow(7, failure=known, tag="mine"),
+        {"prompt": "fine", "webhook": "https://app.example.com/hook"},
     ]
     with StandIn(redis_url):
         items = {item.index: item for item in client.batch(rows)}
@@ -240,6 +241,8 @@ def test_a_row_that_is_no_job_says_why_and_stops_nothing(client: Client, redis_u
     assert items[1].failure is None
     assert items[7].failure is known
     assert items[7].row.tag == "mine"
+    assert items[3].failure is not None
+    assert items[3].failure.message.startswith("webhook: no webhook tells of the end of a batch's row. Fix: ")
 
 
 def test_jobs_of_a_batch_come_last_and_flush_seldom_unless_they_say_otherwise(

@@ -2,18 +2,21 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier
 
 import pytest
 from redis import Redis
 
 from llama_herd.errors import BadInput, InvalidJob, JobConflict
-from llama_herd.tasks import AsyncClient, Client
+from llama_herd.tasks import AsyncClient, Client, ledger
+from llama_herd.tasks.protocol.job import ROW_PREFIX
 from tests.tasks.herd import QUEUE, Herd, end, started
 
 pytestmark = pytest.mark.redis
 
 NUM_PARALLEL = 50
+LUA = Path(ledger.__file__).parent / "lua"
 
 
 def test_fifty_submits_at_once_make_one_job(client: Client, redis: Redis) -> None:
@@ -77,3 +80,14 @@ def test_a_key_that_cannot_be_one_is_refused_without_being_repeated(client: Clie
         client.submit(prompt="x", idempotency_key="")
     with pytest.raises(TypeError, match="not both"):
         client.submit(prompt="x", idempotency_key="k", job_id="a")
+
+
+def test_an_id_whose_end_no_webhook_tells_is_refused_beside_one(client: Client, redis: Redis) -> None:
+    script = (LUA / "batch_row.lua").read_text()
+    assert f"string.sub(id, 1, {len(ROW_PREFIX)}) == '{ROW_PREFIX}'" in script
+    hook = "https://app.example.com/hook"
+    with pytest.raises(InvalidJob, match="job_id: an id that begins with batch- is that of a batch's row"):
+        client.submit(prompt="x", job_id=f"{ROW_PREFIX}7", webhook=hook)
+    assert redis.dbsize() == 0
+    assert client.submit(prompt="x", job_id=f"{ROW_PREFIX}7") == f"{ROW_PREFIX}7"
+    assert client.submit(prompt="x", job_id="7", webhook=hook) == "7"

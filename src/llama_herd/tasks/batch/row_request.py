@@ -13,7 +13,7 @@ from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.batch_progress import DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchRow
 from llama_herd.tasks.client.batch.joined_rows import joined_left
-from llama_herd.tasks.client.batch.row_feed import BULK
+from llama_herd.tasks.client.batch.row_feed import BULK, checked_row
 from llama_herd.tasks.openai.embeddings import BATCH_ENDPOINTS, EMBEDDINGS, BatchEndpoint, EmbeddingBody
 from llama_herd.tasks.openai.other_fields import shown_name
 from llama_herd.tasks.openai.ranks import RERANK, RankBody
@@ -229,7 +229,8 @@ class RequestReader:
         )
         try:
             own = {"sampling": self._sampling(line) | sampling, **self._overrides}
-            return GenerationJob.parse({**self._defaults_of(given), **given, **own}, self._settings), request
+            fields = {**self._defaults_of(given), **given, **own}
+            return checked_row(GenerationJob.parse(fields, self._settings)), request
         except InvalidJob as error:
             errors += error.fields
         return None, request

@@ -16,6 +16,7 @@ from llama_herd.tasks.ledger.job_lists import MAX_PAGE, Index, JobLists, JobPage
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import each, together
 from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.protocol.job import ROW_PREFIX
 from llama_herd.tasks.protocol.message import is_queue_of, queue_name
 from llama_herd.tasks.protocol.priority import LANES
 
@@ -90,7 +91,7 @@ class JobSelection:
     async def _ids_in(self, index: Index) -> AsyncIterator[list[str]]:
         """The ids of these jobs in one list, page by page."""
         queue = "" if self.model is None else queue_name(self.model, self.ledger.tenant)
-        prefix = "" if self.run_id is None else f"batch-{self.run_id}-"
+        prefix = "" if self.run_id is None else f"{ROW_PREFIX}{self.run_id}-"
         lists, cursor = JobLists(self.ledger.tenant), None
         while True:
             page = await lists.jobs(index, cursor, queue=queue, prefix=prefix, most=MAX_PAGE)
@@ -104,7 +105,7 @@ class JobSelection:
         names = (row.job_id for row in page.rows)
         if self.run_id is None:
             return list(names)
-        row_id = re.compile(rf"batch-{re.escape(self.run_id)}-[0-9]+(:[0-9]+)?(\.[0-9]+)?")
+        row_id = re.compile(rf"{ROW_PREFIX}{re.escape(self.run_id)}-[0-9]+(:[0-9]+)?(\.[0-9]+)?")
         return [name for name in names if row_id.fullmatch(name)]
 
 

@@ -21,7 +21,7 @@ from llama_herd.tasks.client.status_texts import unserved_note
 from llama_herd.tasks.ledger.answers import CancelReason, Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, together
-from llama_herd.tasks.protocol.job import is_job_id
+from llama_herd.tasks.protocol.job import ROW_PREFIX, is_job_id, is_row_id
 from llama_herd.tasks.protocol.kinds import Job, parse_job
 from llama_herd.tasks.protocol.message import Envelope, known_traceparent, model_of, queue_name
 from llama_herd.tasks.settings import Settings
@@ -76,6 +76,9 @@ def new_job(given: Job | Mapping[str, Any], settings: Settings, beside: Beside) 
     elif job_id is None:
         job_id = str(uuid.uuid4())
     checked_job_id(job_id)
+    if job.webhook is not None and is_row_id(job_id):
+        message = f"an id that begins with {ROW_PREFIX} is that of a batch's row, whose end no webhook tells"
+        raise InvalidJob([FieldError(name, f"{message}. Fix: another {name}, or no webhook")])
     trace = known_traceparent(beside.traceparent)
     if beside.traceparent is not None and trace is None:
         message = "must be like the W3C's header: 00-<32 hex digits>-<16 hex digits>-<2 hex digits>"

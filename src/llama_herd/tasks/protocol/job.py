@@ -58,9 +58,18 @@ CHAT_FIELDS = (
 _JOB_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
+#: How the ids of batches' rows begin.
+ROW_PREFIX = "batch-"
+
+
 def is_job_id(text: object) -> bool:
     """Whether `text` can name a job: 1 to 128 letters, digits, dots, underscores, colons or dashes."""
     return isinstance(text, str) and _JOB_ID.fullmatch(text) is not None
+
+
+def is_row_id(job_id: str) -> bool:
+    """Whether a job counts as the row of a batch, by its id: no list and no webhook tells of its end."""
+    return job_id.startswith(ROW_PREFIX)
 
 
 def seed_of(job_id: str) -> int:

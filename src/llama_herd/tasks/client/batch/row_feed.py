@@ -2,18 +2,21 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from llama_herd.error_code import ErrorCode
-from llama_herd.errors import InvalidJob
+from llama_herd.errors import FieldError, InvalidJob
 from llama_herd.tasks.client.batch.batch_row import BatchItem, BatchJob, BatchRow
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import together
 from llama_herd.tasks.protocol.events import Failure
 from llama_herd.tasks.protocol.given import checked_items
+from llama_herd.tasks.protocol.job import ROW_PREFIX
 from llama_herd.tasks.protocol.kinds import Job, parse_job
 from llama_herd.tasks.protocol.terms import fields_of
 from llama_herd.tasks.settings import Settings
+
+J = TypeVar("J", bound=Job)
 
 #: Defaults of a batch's jobs: all other jobs go first, and few events are enough.
 BULK: Mapping[str, Any] = {"priority": -10, "flush_ms": 500}
@@ -50,8 +53,16 @@ class RowJob:
 
 def job_id_of(run_id: str, row: str, number: int) -> str:
     """The id of a row's job, by the row's name; number: which of its jobs, from 1 on."""
-    first = f"batch-{run_id}-{row}"
+    first = f"{ROW_PREFIX}{run_id}-{row}"
     return first if number == 1 else f"{first}.{number}"
+
+
+def checked_row(job: J) -> J:
+    """`job` if it can be a row. Raises InvalidJob for a webhook, which nobody would hear of."""
+    if job.webhook is not None:
+        fix = "Fix: leave it out; a batch over HTTP has a webhook of its own"
+        raise InvalidJob([FieldError("webhook", f"no webhook tells of the end of a batch's row. {fix}")])
+    return job
 
 
 async def forget_jobs(ledger: Ledger, run_id: str, rows: Iterable[int]) -> None:
@@ -93,7 +104,7 @@ class RowFeed:
         if row.failure is not None:
             return BatchItem(row, rejection=row.failure)
         try:
-            job = parse_job({**BULK, **fields_of(row.job or {})}, self._settings)
+            job = checked_row(parse_job({**BULK, **fields_of(row.job or {})}, self._settings))
         except InvalidJob as error:
             return BatchItem(row, rejection=Failure(code=ErrorCode.INVALID_JOB, message=str(error)))
         job = job.model_copy(update={"model": job.model or self._settings.default_model})
