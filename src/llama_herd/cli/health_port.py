@@ -45,11 +45,8 @@ def complaint_at(port: int) -> str:
     if _is_ready(asked, complaints, end_s):
         return ""
     complaints |= {one: f"the worker at {host}:{one} does not answer: timed out" for one in asked.values()}
-    return complaints[min(complaints)] if complaints else _nobody(host, port)
-
-
-def _nobody(host: str, port: int) -> str:
-    return f"no worker answers at {host}:{port}: it begins, or has ended"
+    nobody = f"no worker answers at {host}:{port}: it begins, or has ended"
+    return complaints[min(complaints)] if complaints else nobody
 
 
 def _ask(host: str, port: int) -> socket.socket:

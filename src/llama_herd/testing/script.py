@@ -67,11 +67,6 @@ class Rule(NamedTuple):
         return self.replies[self.turns.get(job, len(self.replies) - 1)]
 
 
-def _answer_of(given: Answer) -> Answer:
-    """What a function has made. Raises BadInput."""
-    return checked_kind("the answer", given, Answer, "an Answer, or its text")
-
-
 @dataclass
 class Script:
     """Rules, of which the last one that fits a job counts. Any thread may call.
@@ -147,7 +142,9 @@ class Script:
                 with self._lock:
                     reply = rule.reply_to(asked)
                 given = reply(asked) if callable(reply) else reply
-                return Answer.of(given) if isinstance(given, str) else _answer_of(given)
+                if isinstance(given, str):
+                    return Answer.of(given)
+                return checked_kind("the answer", given, Answer, "an Answer, or its text")
         except Exception as error:
             problem = f"the script's function for job {asked.id} raised {type(error).__name__}"
             raise GenerationError(ErrorCode.PREPARATION_ERROR, problem) from error

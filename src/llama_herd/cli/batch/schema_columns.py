@@ -3,9 +3,10 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from llama_herd.cli.batch.cell_kind import CellKind, Sort, is_unicode, kind_of, sort_of
+from llama_herd.tasks.protocol.bounded_json import refuse_constant
 
 #: References that may lead from one to the next.
 _MAX_DEPTH = 32
@@ -116,7 +117,7 @@ def read_answer(columns: Sequence[SchemaColumn], text: str | None) -> tuple[dict
     """The values of an answer, None for each that it lacks; and the complaint about it, or an empty one."""
     values: dict[str, Any] = dict.fromkeys(column.name for column in columns)
     try:
-        found = json.loads(text or "", parse_constant=_refuse)
+        found = json.loads(text or "", parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         return values, "the answer is not JSON"
     if not isinstance(found, dict):
@@ -128,7 +129,3 @@ def read_answer(columns: Sequence[SchemaColumn], text: str | None) -> tuple[dict
         except ValueError as error:
             complaints.append(str(error))
     return values, "; ".join(complaints)
-
-
-def _refuse(_: str) -> NoReturn:
-    raise ValueError

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from select import POLLIN, poll
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
 from llama_herd.cli.batch.text_file import open_text
 from llama_herd.errors import BadInput
@@ -18,7 +18,7 @@ from llama_herd.tasks.batch.source_row import (
     parse_row,
     read_lines,
 )
-from llama_herd.tasks.protocol.bounded_json import RepeatedField, fields_once
+from llama_herd.tasks.protocol.bounded_json import RepeatedField, fields_once, refuse_constant
 
 #: The field, and by default the column, of what a row asks; and where rows are texts.
 PROMPT, TEXT = "prompt", "text"
@@ -145,7 +145,7 @@ class _Elements:
         self._at = 0  # what comes before it in the text has been taken
         self._is_whole = False  # nothing is left to read
         self._num_taken = 0
-        self._decoder = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=fields_once)
+        self._decoder = json.JSONDecoder(parse_constant=refuse_constant, object_pairs_hook=fields_once)
 
     def __iter__(self) -> Iterator[Any]:
         self._take("[")
@@ -210,7 +210,3 @@ class _Elements:
     def _error(self, reason: str) -> BadInput:
         where = f"behind row {self._num_taken}" if self._num_taken else "at its beginning"
         return BadInput(f"{self._name} is not valid JSON {where}: {reason}")
-
-
-def _refuse(_: str) -> NoReturn:
-    raise ValueError

@@ -103,7 +103,7 @@ def parse_bounded(raw: bytes, size: JsonSize) -> Any:
     return json.loads(
         raw.decode(),
         parse_int=_bounded_int,
-        parse_constant=_refuse_constant,
+        parse_constant=refuse_constant,
         object_pairs_hook=fields_once,
     )
 
@@ -126,7 +126,8 @@ def _bounded_int(digits: str) -> int:
     return int(digits)
 
 
-def _refuse_constant(_: str) -> NoReturn:
+def refuse_constant(_: str) -> NoReturn:
+    """Raise ValueError for NaN and the infinite, which Python would take."""
     raise ValueError
 
 
