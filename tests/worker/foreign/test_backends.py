@@ -16,12 +16,19 @@ from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.detokenizer import Detokenizer
 from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.sequence import Handling, Sequence
-from llama_herd.worker.foreign.backend import Backend, JobRefused, ServerBusy, ServerFault, generated
+from llama_herd.worker.foreign.backend import (
+    MOST_TOGETHER,
+    Backend,
+    JobRefused,
+    ServerBusy,
+    ServerFault,
+    generated,
+)
 from llama_herd.worker.foreign.figures import PARTS_OF_LATE, ForeignFigures
 from llama_herd.worker.foreign.http import Answer, ConnectionLost, HttpServer, ServerAway
 from llama_herd.worker.foreign.llama_server import LlamaServer
 from llama_herd.worker.foreign.model import BACKENDS
-from llama_herd.worker.foreign.vllm import MAX_GATHERED, TokenStream, Vllm, num_together
+from llama_herd.worker.foreign.vllm import TokenStream, Vllm, num_together
 from tests.worker.foreign.conftest import FIELDS
 
 SERVER = HttpServer.at("http://127.0.0.1:1")
@@ -223,7 +230,7 @@ def test_the_gap_of_late_is_that_of_each_token_and_follows_the_server() -> None:
 
 @pytest.mark.parametrize(
     ("gather_s", "gap_s", "num"),
-    [(0.0, 0.01, 1), (0.05, 0.01, 2), (0.05, 0.02, 1), (0.2, 0.01, 10), (10.0, 0.01, MAX_GATHERED)],
+    [(0.0, 0.01, 1), (0.05, 0.01, 2), (0.05, 0.02, 1), (0.2, 0.01, 10), (10.0, 0.01, MOST_TOGETHER)],
 )
 def test_as_many_tokens_come_together_as_are_drawn_in_half_the_time_between_two_events(
     gather_s: float, gap_s: float, num: int

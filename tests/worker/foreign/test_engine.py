@@ -235,6 +235,18 @@ def test_an_engine_without_a_token_is_stalled(desk: Desk) -> None:
     desk.engine.abort([sequence.info], "dropped")
 
 
+def test_a_chunk_may_take_as_long_as_its_tokens_did_before(new_server: NewServer) -> None:
+    """The first four took three steps, and sixteen may come next."""
+    desk = Desk("llama-server", new_server(step_s=0.1), slots=2)
+    from_s = monotonic()
+    desk.engine.submit(desk.sequence("<hang 4> A tale"))
+    wait_until(lambda: desk.engine.is_stalled(0.1), "it stands still")
+    first_s = 3 * 0.1
+    assert monotonic() - from_s > first_s + 0.1 + 16 * first_s / 4 - 0.01
+    desk.engine.stop()
+    desk.model.close()
+
+
 def test_an_output_is_the_same_whether_or_not_it_is_resumed(desk: Desk) -> None:
     whole = desk.sequence("A tale", max_tokens=40)
     desk.engine.submit(whole)

@@ -11,7 +11,7 @@ from llama_herd.ops.settings import BUNDLED_MODEL
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.protocol.events import Started
 from llama_herd.tasks.protocol.result import Result
-from llama_herd.worker.foreign.vllm import MAX_GATHERED
+from llama_herd.worker.foreign.backend import MOST_TOGETHER
 from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.foreign_server import ANSWER
 from tests.local.processes import WorkerProcess
@@ -101,7 +101,7 @@ def test_tokens_that_may_be_gathered_come_together_and_are_the_same(served: Serv
     each, gathered = (served.run(sampling=asked, flush_ms=ms) for ms in (0, 10_000))
     assert (each.ids, each.text, each.logprobs) == (gathered.ids, gathered.text, gathered.logprobs)
     intervals = [body.get("stream_interval") for body in served.server.bodies[-2:]]
-    assert intervals == ([None, MAX_GATHERED] if served.kind == "vllm" else [None, None])
+    assert intervals == ([None, MOST_TOGETHER] if served.kind == "vllm" else [None, None])
 
 
 def test_a_prompt_is_scored_or_refused(served: Served) -> None:

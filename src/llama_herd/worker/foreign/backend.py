@@ -16,6 +16,9 @@ from llama_herd.worker.foreign.http import Answer, ConnectionLost, HttpServer, S
 #: How long a server may take to say that it is well, or what it serves; a busy one takes some time.
 HEALTH_S, FACTS_S = 10.0, 30.0
 
+#: Most tokens of an output that come together.
+MOST_TOGETHER = 16
+
 #: Most characters of a server's complaint in a job's error.
 MAX_COMPLAINT = 300
 

@@ -30,7 +30,14 @@ from llama_herd.worker.engine.interface import (
 )
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.engine.wait_queue import WaitQueue
-from llama_herd.worker.foreign.backend import Backend, Generated, JobRefused, ServerBusy, ServerFault
+from llama_herd.worker.foreign.backend import (
+    MOST_TOGETHER,
+    Backend,
+    Generated,
+    JobRefused,
+    ServerBusy,
+    ServerFault,
+)
 from llama_herd.worker.foreign.figures import ForeignFigures
 from llama_herd.worker.foreign.http import ConnectionLost, ServerAway
 from llama_herd.worker.foreign.watch import ServerWatch
@@ -64,6 +71,7 @@ class ForeignRow:
     sequence: Sequence
     is_admitted: bool = False
     request: Task[None] | None = None
+    asked_s: float = 0.0  # when that was made
     deadline: TimerHandle | None = None
     drawn_s: float | None = None  # when its last tokens came
     held: list[SampledToken] = field(default_factory=list)  # of an answer that is published whole
@@ -90,6 +98,7 @@ class ForeignEngine(threading.Thread):
         self._outputs: list[StepOutput] = []
         self._figures = ForeignFigures()
         self._moved_s = monotonic()
+        self._token_s = 0.0  # what one of the last tokens took; of an output's first ones, with its prompt
         self._has_to_stop = asyncio.Event()
         self._fault: BaseException | None = None
 
@@ -113,10 +122,12 @@ class ForeignEngine(threading.Thread):
     def is_stalled(self, stall_s: float) -> bool:
         """Whether outputs that had tokens get no more from a server that is there, for `stall_s`.
 
-        How long a prompt takes nobody can see, nor how far an answer is that comes whole.
+        It may take longer by what as many tokens took of late as come together. How long a prompt takes
+        nobody can see, nor how far an answer is that comes whole.
         """
         may_move = self._num_decoding > 0 and self._watch.away_since_s is None
-        return may_move and monotonic() - self._moved_s > stall_s
+        together_s = MOST_TOGETHER * min(self._token_s, stall_s)
+        return may_move and monotonic() - self._moved_s > stall_s + together_s
 
     def submit(self, *sequences: Sequence) -> None:
         """Take sequences, which nobody else may touch from now on."""
@@ -220,6 +231,7 @@ class ForeignEngine(threading.Thread):
         if row.sequence.constraint is not None and row.sequence.ids:
             self._fail(row, BEGUN_ELSEWHERE)
             return
+        row.asked_s = monotonic()
         row.request = self._loop.create_task(self._generate(row))
         self._requests.add(row.request)
         row.request.add_done_callback(self._check_ended)
@@ -266,6 +278,7 @@ class ForeignEngine(threading.Thread):
     def _note_tokens(self, row: ForeignRow, num: int) -> None:
         self._moved_s = now_s = monotonic()
         if num:
+            self._token_s = (now_s - (row.drawn_s or row.asked_s)) / num
             self._figures.note_tokens(num, None if row.drawn_s is None else now_s - row.drawn_s)
             self._num_decoding += row.drawn_s is None and row.sequence.constraint is None
             row.drawn_s = now_s

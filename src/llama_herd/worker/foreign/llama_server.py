@@ -19,6 +19,7 @@ from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.foreign.backend import (
     FACTS_S,
+    MOST_TOGETHER,
     OUR_FIELDS,
     PASSED,
     Backend,
@@ -37,7 +38,7 @@ from llama_herd.worker.grammars.schema_places import Path, with_parts
 from llama_herd.worker.grammars.served_forms import ServedConstraint
 
 #: Tokens of a chunk; the first one is shorter, so that something is seen soon.
-CHUNK_TOKENS, FIRST_TOKENS = 16, 4
+CHUNK_TOKENS, FIRST_TOKENS = MOST_TOGETHER, 4
 
 #: Tokens of the prompt that its cache had, by the name that it has among fields that were asked for.
 CACHED = "timings/cache_n"

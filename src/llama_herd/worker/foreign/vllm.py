@@ -10,6 +10,7 @@ from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.foreign.backend import (
     FACTS_S,
+    MOST_TOGETHER,
     OUR_FIELDS,
     PASSED,
     Backend,
@@ -32,7 +33,7 @@ PRIORITY_FLAG = "--scheduling-policy priority"
 ANEW = FieldUse("passed", "after a resume it counts from there")
 
 #: Tokens of an output may come together, as many as are drawn in this part of the time between two events.
-GATHERED_PART, MAX_GATHERED = 0.5, 16
+GATHERED_PART = 0.5
 
 _KV_USAGE = "vllm:kv_cache_usage_perc"
 _TOKEN = "token_id:"
@@ -158,8 +159,8 @@ _SAME = (
 
 def num_together(sequence: Sequence, gap_s: float) -> int:
     """How many tokens may come together: a part costs the server, and us, nearly as much as a token."""
-    most = MAX_GATHERED if sequence.constraint else GATHERED_PART * sequence.handling.gather_s / gap_s
-    return max(1, min(MAX_GATHERED, round(most)))
+    most = MOST_TOGETHER if sequence.constraint else GATHERED_PART * sequence.handling.gather_s / gap_s
+    return max(1, min(MOST_TOGETHER, round(most)))
 
 
 def _scores_asked(params: SamplingParams) -> dict[str, Any]:
