@@ -24,7 +24,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.settings import WorkerSettings
-from tests.chaos.harness.patience import wait_until
+from tests.chaos.harness.patience import PATIENCE_S, wait_until
 from tests.local.processes import ForkedWorker, held, kombu_note, standstill
 
 pytestmark = [pytest.mark.redis, pytest.mark.worker]
@@ -125,7 +125,8 @@ def worker(
 
 @pytest.fixture
 def redis(server: EmbeddedRedis, worker: ForkedWorker) -> Iterator[Redis]:
-    with Redis.from_url(server.url) as redis:
+    # For 64 MiB a busy machine takes longer than the five seconds that redis-py waits.
+    with Redis.from_url(server.url, socket_timeout=PATIENCE_S) as redis:
         yield redis
 
 
