@@ -253,6 +253,19 @@ def test_each_queue_has_its_own_front(herd: Herd) -> None:
     assert herd.redis.llen("herd.one") == 1
 
 
+def test_queues_that_come_and_go_leave_nothing_in_the_sweep(herd: Herd) -> None:
+    herd.submit("a")
+    sweep(herd)
+    fields = set(herd.redis.hkeys(SWEEP))
+    for queue in ("herd.one", "herd.two"):
+        run_call(herd.redis, herd.ledger.submit(queue, JOB, Envelope.for_job(queue, queue)))
+        sweep(herd)
+        assert set(herd.redis.hkeys(SWEEP)) == fields | {f"front:{queue}".encode()}
+        run_call(herd.redis, herd.ledger.cancel(queue))
+    sweep(herd)
+    assert set(herd.redis.hkeys(SWEEP)) == fields
+
+
 def test_a_bare_message_comes_back_with_its_links_and_without_its_prompt(herd: Herd) -> None:
     request = {"id": "a", "root_id": "r", "argsrepr": "secret"}
     envelope = Envelope.from_request(request, {"callbacks": ["link"], "chain": None}, QUEUE)

@@ -203,7 +203,7 @@ end
 
 local function recover_from(list)
   local line = line_of(key.pending, list)
-  if redis.call('EXISTS', line) == 0 then return redis.call('HDEL', key.sweep, 'front:' .. list) end
+  if redis.call('EXISTS', line) == 0 then return end
   local front, later = passed_ms(list), string.format('(%.0f', now)
   -- Messages from before the clock was put back come first. They have overtaken none of those that came after it.
   local from = front > now and later or '-inf'
@@ -223,6 +223,12 @@ for _, field in ipairs(redis.call('HKEYS', key.waiting)) do
   if queue and not is_named[queue] and pcall(own_queue, key.pending, queue) then
     queues[#queues + 1], is_named[queue] = queue, true
   end
+end
+
+-- A list in which no job waits has no front: there may be ever new ones.
+for _, field in ipairs(redis.call('HKEYS', key.sweep)) do
+  local list = string.match(field, '^front:(.*)$')
+  if list and redis.call('EXISTS', line_of(key.pending, list)) == 0 then redis.call('HDEL', key.sweep, field) end
 end
 
 -- Each sweep begins at another queue, so that one with many lost messages keeps none from the others; of very many it
