@@ -1,8 +1,19 @@
 """Where a tenant's links may lead."""
 
 import pytest
+from celery import Celery
+from redis import Redis
 
-from llama_herd.worker.broker.tenant_channel import MAX_LISTS, MAX_NAME, may_receive, note_link, sent_links
+from llama_herd.worker.broker.celery_config import lead_links_home
+from llama_herd.worker.broker.tenant_channel import (
+    MAX_LISTS,
+    MAX_NAME,
+    TenantTransport,
+    may_receive,
+    note_link,
+    sent_links,
+)
+from llama_herd.worker.settings import WorkerSettings
 
 
 @pytest.mark.parametrize(
@@ -31,3 +42,18 @@ def test_lists_of_links_are_noted_by_tenant_in_bounds() -> None:
     for number in range(MAX_LISTS + 5):
         note_link("noted", f"list {number}")
     assert len(sent_links("noted")) == MAX_LISTS
+
+
+@pytest.mark.redis
+def test_what_is_known_of_lists_of_links_is_bounded(redis: Redis, redis_url: str) -> None:
+    app = Celery(broker=redis_url, set_as_current=False)
+    lead_links_home(app, WorkerSettings.read(model="tales"))
+    own = set(app.amqp.queues)
+    with app.connection_for_write(transport=TenantTransport) as connection:
+        for number in range(MAX_LISTS + 5):
+            app.send_task("shop.keep", queue=f"list {number}", connection=connection)
+        state = connection.default_channel.state
+        known = (app.amqp.queues.keys() - own, state.queue_index, state.exchanges, state.bindings)
+        assert [len(one) <= MAX_LISTS for one in (*known, connection.declared_entities)] == [True] * 5
+        app.send_task("shop.keep", queue="list 0", connection=connection)
+    assert [redis.llen(f"list {number}") for number in (0, 1, MAX_LISTS + 4)] == [2, 1, 1]

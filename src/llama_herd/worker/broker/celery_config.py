@@ -25,6 +25,7 @@ from llama_herd.tasks.connection.redis_url import is_sentinel
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker import process
+from llama_herd.worker.broker.tenant_channel import QueuesOfLinks
 from llama_herd.worker.settings import WorkerSettings
 
 #: How often a link is sent again, about once a second, while Redis does not accept it. The number is bounded,
@@ -145,6 +146,7 @@ def lead_links_home(app: Celery, own: WorkerSettings) -> None:
 
     given = app.conf.task_routes or ()
     app.conf.task_routes = [*(given if isinstance(given, list | tuple) else [given]), route]
+    app.amqp.queues_cls = QueuesOfLinks
 
 
 def ask_one_address(conf: Any) -> None:

@@ -7,6 +7,8 @@ queue. So a link may not go into a queue of the worker's other tenants.
 from functools import cache
 from typing import Any
 
+from celery.app.amqp import Queues
+from kombu import Queue
 from kombu.transport import redis as redis_transport
 from redis import Redis
 
@@ -16,7 +18,7 @@ from llama_herd.worker.broker.result_backend import SendingRedis
 
 #: Prefixes of keys that are not queues.
 _NO_QUEUES = ("herd:", "celery-task", "chord-unlock-", "_kombu.")
-#: A sender may name any number of lists, of any length: so many are watched, of so many characters.
+#: A sender may name any number of lists, of any length: so many are known, or watched, of so many characters.
 MAX_LISTS, MAX_NAME = 1000, 255
 
 
@@ -41,6 +43,15 @@ def may_receive(queue: str, tenant: str) -> bool:
     return not queue.startswith(_NO_QUEUES)
 
 
+class QueuesOfLinks(Queues):  # type: ignore[misc]
+    """Celery's queues. One that only a sender of links has named is made for each of these, and not kept."""
+
+    def __missing__(self, name: str) -> Queue:
+        queue = super().__missing__(name)
+        self.pop(name, None)
+        return queue
+
+
 class TenantChannel(redis_transport.Channel):  # type: ignore[misc]
     """Sends for the tenant that the transport's options name; without a tenant, into any queue."""
 
@@ -62,6 +73,9 @@ class TenantChannel(redis_transport.Channel):  # type: ignore[misc]
             )
         super()._put(queue, message, **options)
         note_link(self.tenant, queue)
+        if len(self.state.queue_index) > MAX_LISTS:  # kombu declares again what it has forgotten
+            self.state.clear()
+            self.connection.client.declared_entities.clear()
 
 
 class TenantTransport(redis_transport.Transport):  # type: ignore[misc]
