@@ -123,6 +123,8 @@ def storage_of(settings: GatewaySettings) -> Storage:
     return Folder(Path(own))
 
 
+#: Tenants of which a gateway keeps a client, some 10 kB each: those that have called last.
+MAX_CLIENTS = 1000
 #: Pause before a cancel that Redis has not taken is repeated.
 RETRY_S = 1.0
 
@@ -134,7 +136,7 @@ class GatewayContext:
         """batches: counts the batches that the gateway runs."""
         self.settings = settings
         self.connections = SharedConnections(settings.redis_url)
-        self._clients: dict[str, TenantClient] = {}  # by tenant
+        self._clients: dict[str, TenantClient] = {}  # by tenant; who has called last comes last
         self.authenticator = Authenticator(settings, self.connections)
         self.concurrency = ConcurrencyLimit(settings)
         self.storage = storage
@@ -174,10 +176,12 @@ class GatewayContext:
             await self.connections.close()
 
     def client_of(self, tenant: str) -> TenantClient:
-        """The client of a tenant; made with the first request of that tenant."""
-        if tenant not in self._clients:
-            self._clients[tenant] = TenantClient(self.settings, tenant, self.connections)
-        return self._clients[tenant]
+        """The client of a tenant; made with its first request. One that is forgotten serves those it has."""
+        client = self._clients.pop(tenant, None) or TenantClient(self.settings, tenant, self.connections)
+        self._clients[tenant] = client
+        if len(self._clients) > MAX_CLIENTS:
+            del self._clients[next(iter(self._clients))]
+        return client
 
     async def storage_id(self) -> str:
         """The id of the storage for files. Raises StorageUnavailable."""
