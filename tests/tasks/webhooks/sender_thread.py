@@ -54,6 +54,11 @@ class SenderThread:
         """Ask now, and not when a third of the lease is over."""
         self._sender._asked_s = float("-inf")
 
+    @property
+    def num_queues(self) -> int:
+        """Of hosts that it knows."""
+        return len(self._sender._queues)
+
     def _work(self) -> None:
         asyncio.run(self._send())
 

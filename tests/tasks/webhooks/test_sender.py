@@ -45,6 +45,16 @@ def test_an_end_arrives_signed_and_without_text(tenant: Tenant, redis_url: str) 
     assert b"secret prompt" not in request.body
 
 
+def test_of_a_tenant_that_has_gone_the_sender_keeps_nothing(tenant: Tenant, redis_url: str) -> None:
+    with Receiver() as receiver, SenderThread(redis_url) as sending:
+        tenant.set(receiver.url)
+        tenant.end("a")
+        tenant.wait_until_delivered()
+        assert sending.num_queues == 1
+        run_dialogue(tenant.herd.redis, remove_webhooks("default"))
+        wait_until(lambda: sending.num_queues == 0, "its queue is forgotten")
+
+
 def test_while_a_secret_changes_both_sign(tenant: Tenant, redis_url: str) -> None:
     """A receiver that knows either verifies, until the time of the old one is over."""
 

@@ -73,6 +73,11 @@ class HostQueue:
         """Whether the host has not answered lately."""
         return self._num_failures > 0
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits or is under way."""
+        return not (self._waiting or self._running)
+
     async def close(self) -> list[PendingWebhook]:
         """End all tries, and return what was not delivered."""
         left = [*self._running.values(), *self._waiting]
@@ -239,7 +244,15 @@ class Sender:
         if monotonic() - self._read_s >= CONFIG_S:
             stored: StoredConfigs = await self._run(all_configs())
             self._configs, self._read_s = stored.configs, monotonic()
+            self._forget_queues()
         return bool(self._configs)
+
+    def _forget_queues(self) -> None:
+        """Forget those of tenants that have no webhooks any more."""
+        tenants = {one.tenant for one in self._configs}
+        of_others = [one for one in self._queues if one[0] not in tenants and self._queues[one].is_idle]
+        for one in of_others:
+            del self._queues[one]
 
     async def _hold_role(self) -> bool:
         """Take or renew the role of the one gateway that sends. Returns whether this one has it."""
