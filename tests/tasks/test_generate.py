@@ -1,9 +1,11 @@
 """The task's body: how a job's end reads in Celery's terms."""
 
+import gc
 from array import array
 from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import pytest
 from celery import Celery, states
@@ -11,7 +13,7 @@ from celery.app.trace import build_tracer
 
 from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.tasks.app import make_app
-from llama_herd.tasks.generate import OUTCOME
+from llama_herd.tasks.generate import OUTCOME, run_tracer
 from llama_herd.tasks.protocol.events import End, Failure, FinishReason, Started, Vectors
 from llama_herd.tasks.protocol.message import KIND_OF_TASK, TASK_NAME
 from llama_herd.tasks.protocol.result import Result
@@ -105,6 +107,21 @@ def test_an_error_comes_back_whole(stored: Stored, task: str) -> None:
     error = meta["result"]
     assert isinstance(error, GenerationError)
     assert (error.code, error.message, error.retriable) == ("poisoned", "gave up", True)
+
+
+@pytest.mark.parametrize(
+    "result", [ended("cancelled"), ended("deadline"), ended("error", Failure(code="poisoned", message="no"))]
+)
+def test_what_celery_has_of_a_failure_is_gone_once_nobody_wants_it(app: Celery, result: Result) -> None:
+    gc.disable()
+    try:
+        failed, told = run_tracer(app.tasks[TASK_NAME], {"id": "a", "delivery_info": {}}, None, result)
+        assert failed
+        left = ref(told)
+        del told
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_without_an_engine_it_says_how_to_start_one(stored: Stored) -> None:

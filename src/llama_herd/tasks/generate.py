@@ -97,7 +97,10 @@ def run_tracer(
     ours = {"args": (), "kwargs": {}, "hostname": gethostname(), "is_eager": False, OUTCOME: outcome}
     told = {**request, **_links(embed or {}), **ours}
     value, error, _, text = task.__trace__(request["id"], (), {}, told)
-    return (1, value) if error else (0, text)
+    if not error:
+        return 0, text
+    error.retval.__traceback__ = None  # its frames hold it, too: each failure would leave a cycle of garbage
+    return 1, value
 
 
 def _links(embed: Mapping[str, Any]) -> dict[str, Any]:
