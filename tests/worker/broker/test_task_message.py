@@ -62,6 +62,7 @@ def test_any_other_message_is_a_job_that_never_runs(body: str) -> None:
     order = read(body)
     assert order.job is NO_JOB
     assert order.error is not None
+    assert (order.error.__traceback__, order.error.__context__) == (None, None), "they would hold the message"
     assert order.envelope is not None
 
 

@@ -66,6 +66,7 @@ class TaskMessage(NamedTuple):
             job = parse_job(_not_before(fields, headers.get(DUE_MS)), settings)
             return cls(job, envelope, embed=embed)
         except InvalidJob as error:
+            error.__traceback__ = error.__context__ = None  # their frames hold all messages that are read now
             return cls(NO_JOB, envelope, error, embed)
         except UnreadableJson as error:
             return cls(NO_JOB, envelope, _malformed(error), embed)
