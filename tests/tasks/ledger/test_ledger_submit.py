@@ -12,6 +12,7 @@ from llama_herd.tasks.connection.complaint import FULL, redis_complaint
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, Herd
@@ -63,15 +64,24 @@ def test_tenants_do_not_see_each_other(redis: Redis) -> None:
     assert run_call(redis, Ledger("two").num_pending()) == 0
 
 
-#: By place among the script's arguments, from SUBMIT's head: what no client of ours sends.
-BAD_NUMBERS = {
-    "tokens of 16 digits": (7, "9" * 16),
-    "tokens that are none": (7, "many"),
-    "fewer than no tokens": (7, "-1"),
-    "a deadline of 16 digits": (5, "9" * 16),
-    "a time to come of 16 digits": (6, "9" * 16),
-    "a limit that is no number": (1, "x"),
-    "a list of another kind": (8, "\x06\x16spoilt"),
+#: Arguments of SUBMIT that no client of ours sends, by their names in its head.
+BAD_VALUES = {
+    "tokens of 16 digits": ("tokens", "9" * 16),
+    "tokens that are none": ("tokens", "many"),
+    "fewer than no tokens": ("tokens", "-1"),
+    "a deadline of 16 digits": ("deadline_ms", "9" * 16),
+    "a deadline after 16 digits": ("deadline_ms", "+" + "9" * 16),
+    "a time to come of 16 digits": ("not_before", "9" * 16),
+    "a time to keep of 16 digits": ("keep_s", "9" * 16),
+    "a limit that is no number": ("max_jobs", "x"),
+    "a list of another kind": ("lane", "\x06\x16spoilt"),
+    "a list of another queue": ("lane", ":other"),
+    "an id that is too long": ("id", "a" * 129),
+    "an id that ends a text of JSON": ("id", 'a"'),
+    "an empty id": ("id", ""),
+    "a message without a gap for its tag": ("envelope", "{}"),
+    "a webhook that is too long": ("webhook", "x" * 2049),
+    "a secret that is too long": ("secret", "x" * 95),
 }
 
 #: Commands that leave a key so that a job could not wait any more.
@@ -97,13 +107,15 @@ def contents(redis: Redis) -> dict[bytes, Any]:
     return {key: redis.hgetall(key) if redis.type(key) == b"hash" else redis.dump(key) for key in keys}
 
 
-@pytest.mark.parametrize("name", BAD_NUMBERS)
-def test_a_job_whose_numbers_cannot_be_counted_leaves_nothing(redis: Redis, name: str) -> None:
+@pytest.mark.parametrize("name", BAD_VALUES)
+def test_a_job_that_could_not_be_told_of_later_leaves_nothing(redis: Redis, name: str) -> None:
     spoilt = f"{QUEUE}\x06\x16spoilt"
     redis.sadd(spoilt, "x")
     call = Ledger().submit("a", GenerationJob(prompt="x", not_before=2**52), Envelope.for_job("a", QUEUE))
-    place, value = BAD_NUMBERS[name]
-    args = [*call.args[:place], value, *call.args[place + 1 :]]
+    assert isinstance(call.what, Script)
+    names = [name.removesuffix("#") for name in call.what.head.args]
+    argument, value = BAD_VALUES[name]
+    args = [value if one == argument else given for one, given in zip(names, call.args, strict=True)]
     before = contents(redis)
     with pytest.raises(ResponseError):
         run_call(redis, replace(call, keys=(*call.keys, spoilt), args=args))

@@ -106,6 +106,15 @@ def test_nobody_but_its_owner_puts_it_back(running: Herd, owner: str, epoch: int
     assert record(running).state == "running"
 
 
+def test_who_has_lost_it_does_not_put_it_back_though_it_waits(running: Herd) -> None:
+    """It was released, or another attempt has put it back."""
+    run_call(running.redis, running.ledger.release("a", "one", 1))
+    assert (put_back(running).kind, record(running).retries) == (Emission.FENCED, 0)
+    running.claimed("a", "two")
+    assert put_back(running, "two", 2).kind is Emission.OK
+    assert (put_back(running).kind, record(running).retries) == (Emission.FENCED, 1)
+
+
 def test_what_its_owner_sends_afterwards_is_fenced(running: Herd) -> None:
     put_back(running)
     assert running.kinds("one", token("a", 3, 2)) == ["fenced"]

@@ -238,6 +238,7 @@ def test_a_purged_job_s_result_is_deleted_though_its_redis_is_away_then(
         for job_id in ("stored", "owed"):
             client.purge(job_id)
     assert num_owed(herd) == 2
+    assert all(herd.redis.ttl(herd.ledger.job_key(job_id)) > 600_000 for job_id in ("stored", "owed"))
     results.start()
     with Redis.from_url(results.url) as others:
         assert others.exists("celery-task-meta-stored")
