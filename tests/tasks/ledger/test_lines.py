@@ -1,12 +1,15 @@
 """The lines: the waiting jobs of each list, and those with a deadline. No backlog hides a job in them."""
 
+from collections.abc import Callable
+
 import pytest
 
-from llama_herd.tasks.ledger.answers import Swept, Yours
+from llama_herd.tasks.ledger.answers import Emission, Swept, Yours
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls
-from llama_herd.tasks.ledger.sweep import SWEEP_MAX_LOOKS
+from llama_herd.tasks.ledger.sweep import SWEEP_MAX_LOOKS, SWEEP_PATIENCE_MS
 from llama_herd.tasks.protocol.events import End
 from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.tasks.protocol.priority import lane_of, lists_of
 from tests.tasks.herd import JOB, QUEUE, SWEEP, Herd, sweep
 
 pytestmark = pytest.mark.redis
@@ -74,10 +77,13 @@ def test_the_deadline_of_a_dead_workers_job_is_noticed_while_it_waits_for_a_clai
     assert reason(herd, "a") == "deadline"
 
 
-def test_a_live_owner_ends_its_job_itself(herd: Herd) -> None:
+@pytest.mark.parametrize("are_leases_lost", [False, True])
+def test_a_live_owner_ends_its_job_itself(herd: Herd, are_leases_lost: bool) -> None:
     herd.submit("a", JOB.model_copy(update={"deadline_ms": 2**52}))
     herd.claim("a")
     herd.redis.hset(herd.ledger.job_key("a"), "deadline_ms", 1)
+    if are_leases_lost:
+        herd.redis.delete("herd:default:leases")
     herd.redis.zadd(DEADLINES, {"a": 1})
     sweep(herd)
     assert reason(herd, "a") is None
@@ -96,14 +102,40 @@ def test_a_job_leaves_both_when_it_is_claimed_and_comes_back_when_it_is_released
     assert not herd.redis.exists(line, DEADLINES, "herd:default:pending")
 
 
-def test_each_priority_has_a_line_of_its_own(herd: Herd) -> None:
-    herd.submit("low", JOB.model_copy(update={"priority": -1}))
-    herd.submit("urgent", JOB.model_copy(update={"priority": 1}))
-    herd.redis.delete(QUEUE + "\x06\x16low")
-    for name in ("low", "urgent"):
-        herd.pass_time(name, 3_000)
-    assert sweep(herd) == Swept(("low", "urgent")) or sweep(herd) == Swept()
-    assert herd.redis.zcard(herd.line_of("low")) == 1
+def be_lost(herd: Herd) -> None:
+    herd.pass_time("a", SWEEP_PATIENCE_MS)
+
+
+def lose_its_worker(herd: Herd) -> None:
+    herd.claim("a")
+    herd.fall_silent("a")
+
+
+def be_released(herd: Herd) -> None:
+    claimed = herd.claimed("a")
+    run_call(herd.redis, herd.ledger.release("a", "one", claimed.epoch, push=True))
+
+
+def fail_and_be_due(herd: Herd) -> None:
+    claimed = herd.claimed("a")
+    assert herd.put_back("a", "one", claimed.epoch).kind is Emission.OK
+    herd.redis.zadd("herd:default:delayed", {"a": 1})
+
+
+@pytest.mark.parametrize("priority", [-1, 0, 1])
+@pytest.mark.parametrize("leave", [be_lost, lose_its_worker, be_released, fail_and_be_due])
+def test_a_message_comes_back_into_the_list_of_its_priority_and_the_job_into_its_line(
+    herd: Herd, leave: Callable[[Herd], None], priority: int
+) -> None:
+    herd.submit("a", JOB.model_copy(update={"priority": priority}))
+    own = QUEUE + lane_of(priority)
+    assert herd.redis.rpop(own) is not None
+    leave(herd)
+    sweep(herd)
+    assert {name: herd.redis.llen(name) for name in lists_of(QUEUE) if herd.redis.exists(name)} == {own: 1}
+    lines = [f"herd:default:pending:{name}" for name in lists_of(QUEUE)]
+    waits_in = [line for line in lines if herd.redis.exists(line)]
+    assert waits_in == [f"herd:default:pending:{own}"] * (leave is not lose_its_worker)
 
 
 @pytest.mark.long
