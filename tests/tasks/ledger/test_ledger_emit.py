@@ -8,6 +8,7 @@ import pytest
 from llama_herd.tasks.ledger.answers import Emission, Emitted
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.protocol.events import Token
 from tests.tasks.herd import Herd, end, started, token
 
 pytestmark = pytest.mark.redis
@@ -117,12 +118,14 @@ def test_after_the_end_its_repeat_is_a_duplicate_and_another_event_is_not(runnin
     assert everything(running) == before
 
 
-def test_a_cancelled_job_takes_its_end_only(running: Herd) -> None:
+def test_a_cancelled_job_takes_its_end_and_what_was_held_back_and_no_more(running: Herd) -> None:
     run_call(running.redis, running.ledger.cancel("a", "deadline"))
     refused = Emitted(Emission.CANCELLED, 2, 2, "deadline")
     # What follows a refused event in one call was written in ignorance of it, an end too.
     assert running.emit("one", token("a", 3, 2), end("a", 4, 3)) == [refused, refused]
-    assert running.kinds("one", end("a", 3, 2, finish_reason="deadline")) == ["ok"]
+    assert running.emit("one", started("a", 3, i=2)) == [refused]
+    held_back = EmitEntry.from_event(Token(seq=3, job="a", epoch=1, i=2, ids=(), text="so far"), 2)
+    assert running.kinds("one", held_back, end("a", 4, 2, finish_reason="deadline")) == ["ok", "ok"]
     assert running.field("a", "state") == "failed"
 
 
