@@ -48,6 +48,17 @@ def test_the_same_job_again_is_a_no_op_and_another_one_a_conflict(herd: Herd) ->
     assert len(herd.messages()) == 1
 
 
+def test_a_job_is_the_same_only_with_the_secret_of_its_webhook(herd: Herd) -> None:
+    secrets = ("whsec_" + 32 * "a", "whsec_" + 32 * "b", None)
+    jobs = [GenerationJob(prompt="x", webhook="https://a.example/", webhook_secret=one) for one in secrets]
+    for number, job in enumerate(jobs):
+        name = f"job-{number}"
+        herd.submit(name, job)
+        calls = [herd.ledger.submit(name, again, Envelope.for_job(name, QUEUE)) for again in jobs]
+        expected = [Submission.EXISTS if again is job else Submission.CONFLICT for again in jobs]
+        assert [run_call(herd.redis, call).kind for call in calls] == expected
+
+
 def test_a_full_queue_takes_nothing_and_says_how_full_it_is(redis: Redis) -> None:
     ledger = Ledger(max_queue=2)
     calls = [ledger.submit(name, JOB, Envelope.for_job(name, QUEUE)) for name in "abc"]

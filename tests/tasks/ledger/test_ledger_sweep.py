@@ -11,6 +11,7 @@ from llama_herd.tasks.ledger.sweep import SWEEP_MAX_LOOKS, SWEEP_MAX_PUSHES, SWE
 from llama_herd.tasks.protocol.events import End
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.tasks.protocol.priority import lane_of
 from tests.tasks.herd import JOB, QUEUE, SWEEP, Herd, age_messages, end, ids, started, sweep, token
 
 pytestmark = pytest.mark.redis
@@ -72,20 +73,24 @@ def test_it_waits_before_it_is_pushed_again_and_longer_each_time(herd: Herd) -> 
     assert herd.field("a", "waits") == "0"
 
 
-def test_a_dead_workers_job_is_not_copied_while_its_message_waits_however_long(herd: Herd) -> None:
+@pytest.mark.parametrize("priority", [-1, 0, 1])
+def test_a_dead_workers_job_is_not_copied_while_its_message_waits_however_long(
+    herd: Herd, priority: int
+) -> None:
     """Its own worker is gone, and those of other models sweep."""
-    herd.submit("a")
+    own = QUEUE + lane_of(priority)
+    herd.submit("a", JOB.model_copy(update={"priority": priority}))
     herd.claim("a", "one")
-    lose_message(herd)
+    herd.redis.rpop(own)
     herd.fall_silent("a")
     assert sweep(herd) == Swept(("a",))
     for _ in range(3):
         herd.fall_silent("a")
         pass_push(herd, "a")
-        age_messages(herd, 3_600_000)
+        age_messages(herd, 3_600_000, own)
         assert sweep(herd) == Swept()
-    assert ids(herd) == ["a"]
-    lose_message(herd)
+    assert herd.redis.llen(own) == 1
+    herd.redis.rpop(own)
     herd.fall_silent("a")
     assert sweep(herd) == Swept(("a",))
 
