@@ -4,7 +4,17 @@ from collections.abc import Callable
 
 import pytest
 
-from llama_herd.tasks.ledger.answers import Adopt, Busy, Cancellation, Ended, Renewal, Settled, Unknown, Yours
+from llama_herd.tasks.ledger.answers import (
+    Adopt,
+    Busy,
+    Cancellation,
+    CancelReason,
+    Ended,
+    Renewal,
+    Settled,
+    Unknown,
+    Yours,
+)
 from llama_herd.tasks.ledger.held_jobs import HeldJob, prepare
 from llama_herd.tasks.ledger.ledger import SOUND_MS, SOUND_TOKENS, Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
@@ -142,14 +152,19 @@ def test_a_bare_message_makes_its_record_once(herd: Herd) -> None:
     assert herd.redis.zcard("herd:default:pending") == 0
 
 
-def cancel(herd: Herd) -> None:
-    assert run_call(herd.redis, herd.ledger.cancel("a")) is Cancellation.ASKED
+def ask_to_end(herd: Herd, *reasons: CancelReason) -> None:
+    """The first reason counts."""
+    for reason in reasons:
+        assert run_call(herd.redis, herd.ledger.cancel("a", reason)) is Cancellation.ASKED
     herd.pass_lease("a")
+
+
+def cancel(herd: Herd) -> None:
+    ask_to_end(herd, "cancelled", "deadline", "revoked")
 
 
 def cancel_late(herd: Herd) -> None:
-    assert run_call(herd.redis, herd.ledger.cancel("a", "deadline")) is Cancellation.ASKED
-    herd.pass_lease("a")
+    ask_to_end(herd, "deadline", "cancelled")
 
 
 def pass_deadline(herd: Herd) -> None:
