@@ -155,15 +155,14 @@ end
 
 -- Jobs whose deadline is over. A live owner ends its own.
 local function end_late(id)
-  local state, queue, deadline_ms, lease = unpack(
-    redis.call('HMGET', job_key(id), 'state', 'queue', 'deadline_ms', 'lease'))
+  local state, queue, deadline_ms, due_ms, lease = unpack(
+    redis.call('HMGET', job_key(id), 'state', 'queue', 'deadline_ms', 'due_ms', 'lease'))
   local is_left = state == 'queued'
   if state == 'running' then
     lease = tonumber(lease) or 0
     is_left = (lease <= now or lease > now + lease_ms) and tonumber(redis.call('ZSCORE', key.leases, id)) ~= lease
   end
-  local is_late = deadline_ms and tonumber(deadline_ms) <= now
-  if not (is_left and is_late and end_early(id, deadline_ms, false, queue)) then redis.call('ZREM', key.deadlines, id) end
+  if not (is_left and end_early(id, deadline_ms, false, queue, due_ms)) then redis.call('ZREM', key.deadlines, id) end
 end
 
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', key.deadlines, '-inf', now, 'LIMIT', 0, max_looks)) do
