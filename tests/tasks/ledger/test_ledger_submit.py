@@ -75,13 +75,17 @@ def test_tenants_do_not_see_each_other(redis: Redis) -> None:
     assert run_call(redis, Ledger("two").num_pending()) == 0
 
 
-#: Arguments of SUBMIT that no client of ours sends, by their names in its head.
+#: Arguments of SUBMIT, by their names in its head, that a client in another language may send.
 BAD_VALUES = {
     "tokens of 16 digits": ("tokens", "9" * 16),
     "tokens that are none": ("tokens", "many"),
+    "tokens that are not given": ("tokens", ""),
+    "a part of a token": ("tokens", "1.5"),
     "fewer than no tokens": ("tokens", "-1"),
     "a deadline of 16 digits": ("deadline_ms", "9" * 16),
     "a deadline after 16 digits": ("deadline_ms", "+" + "9" * 16),
+    "a deadline that is a date": ("deadline_ms", "2027-01-01T00:00:00Z"),
+    "a time to come with an exponent": ("not_before", "1e12"),
     "a time to come of 16 digits": ("not_before", "9" * 16),
     "a time to keep of 16 digits": ("keep_s", "9" * 16),
     "a limit that is no number": ("max_jobs", "x"),
@@ -89,6 +93,7 @@ BAD_VALUES = {
     "a list of another queue": ("lane", ":other"),
     "an id that is too long": ("id", "a" * 129),
     "an id that ends a text of JSON": ("id", 'a"'),
+    "an id of two lines": ("id", "a\n"),
     "an empty id": ("id", ""),
     "a message without a gap for its tag": ("envelope", "{}"),
     "a webhook that is too long": ("webhook", "x" * 2049),

@@ -181,6 +181,20 @@ def test_a_report_of_a_worker_that_is_gone_is_no_namesake_s(redis: Any) -> None:
     assert [(told.process, told.namesake) for told in reports(redis)] == [(OWNER, "")]
 
 
+def test_how_long_redis_has_taken_no_report_counts_from_the_last_that_it_took(
+    redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr("llama_herd.worker.jobs.heartbeat.monotonic", lambda: now_s)
+    heartbeat = (worker := Worker(redis)).heartbeat
+    now_s += 5
+    assert heartbeat.unheard_s == 5
+    heartbeat._report(worker.tenancies)
+    assert heartbeat.unheard_s == 0
+    now_s += 7
+    assert heartbeat.unheard_s == 7
+
+
 def test_a_namesake_that_has_gone_is_forgotten(redis: Any) -> None:
     now_s, status = 0.0, WorkerStatus(name="w", state="ready", model="m", device="cpu", slots=1)
     namesakes = Namesakes("one", lambda: now_s)
