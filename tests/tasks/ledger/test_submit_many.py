@@ -133,12 +133,17 @@ def test_the_law_meets_every_answer(redis: Redis) -> None:
     assert "(b'submitted_ms', b'now')" in keys[b"herd:default:{a}:job"]
 
 
-def test_the_job_over_the_limit_is_refused_and_not_the_lot(redis: Redis) -> None:
+@pytest.mark.parametrize("num_bare", [0, 2])
+def test_the_job_over_the_limit_is_refused_and_not_the_lot(redis: Redis, num_bare: int) -> None:
+    """What was sent by itself counts, too, beside all that was accepted before in the lot."""
+    for _ in range(num_bare):
+        redis.lpush(QUEUE, "bare")
     ledger = Ledger(max_queue=3)
     answers = submitted(redis, ledger, [(name, JOB) for name in "abcde"], at_once=True)
-    assert [answer.kind for answer in answers] == ["submitted"] * 3 + ["queue_full"] * 2
-    assert [answer.num_jobs for answer in answers[3:]] == [3, 3]
-    assert redis.llen(QUEUE) == redis.zcard("herd:default:pending") == 3
+    num_jobs = 3 - num_bare
+    assert [answer.kind for answer in answers] == ["submitted"] * num_jobs + ["queue_full"] * (5 - num_jobs)
+    assert {answer.num_jobs for answer in answers[num_jobs:]} == {3}
+    assert (redis.llen(QUEUE), redis.zcard("herd:default:pending")) == (3, num_jobs)
 
 
 def test_a_lot_says_once_that_nobody_serves_a_queue(redis: Redis) -> None:
