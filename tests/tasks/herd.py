@@ -99,9 +99,9 @@ class Herd:
         queue, lane = self.redis.hmget(self.ledger.job_key(job_id), "queue", "lane")
         return "herd:default:pending:" + (queue or b"").decode() + (lane or b"").decode()
 
-    def messages(self) -> list[bytes]:
-        """The queue, its consuming end first."""
-        return list(reversed(self.redis.lrange(QUEUE, 0, -1)))
+    def messages(self, key: str = QUEUE) -> list[bytes]:
+        """The queue, or another list of it, its consuming end first."""
+        return list(reversed(self.redis.lrange(key, 0, -1)))
 
 
 def started(job_id: str, seq: int = 1, epoch: int = 1, i: int = 0, *, texts: int | None = None) -> EmitEntry:
@@ -124,9 +124,9 @@ def end(job_id: str, seq: int, n: int, epoch: int = 1, finish_reason: FinishReas
     return EmitEntry.from_event(event, n)
 
 
-def ids(herd: Herd) -> list[str]:
-    """The jobs whose messages are in the queue, its consuming end first."""
-    return [json.loads(message)["headers"]["id"] for message in herd.messages()]
+def ids(herd: Herd, key: str = QUEUE) -> list[str]:
+    """The jobs whose messages are in the queue, or in another list of it, its consuming end first."""
+    return [json.loads(message)["headers"]["id"] for message in herd.messages(key)]
 
 
 def sweep(herd: Herd) -> Swept:

@@ -188,27 +188,38 @@ def test_the_last_message_of_a_backlog_is_not_copied_on_its_way_to_a_claim(herd:
     assert sweep(herd) == Swept(("a",))
 
 
-def test_a_lost_message_comes_back_while_the_queue_is_full(herd: Herd) -> None:
-    herd.submit("a")
-    lose_message(herd)
+@pytest.mark.parametrize("priority", [-1, 0, 1])
+def test_a_lost_message_comes_back_while_the_queue_is_full_and_nothing_looks_overtaken_by_it(
+    herd: Herd, priority: int
+) -> None:
+    own, job = QUEUE + lane_of(priority), JOB.model_copy(update={"priority": priority})
+    herd.submit("a", job)
+    herd.redis.rpop(own)
     for name in "bcd":
-        herd.submit(name)
-    herd.pass_time("a", SWEEP_PATIENCE_MS)
-    assert sweep(herd) == Swept(("a",))
-    assert ids(herd) == ["a", "b", "c", "d"]
-
-
-def test_jobs_of_a_dead_worker_pass_the_backlog_and_nothing_looks_overtaken(herd: Herd) -> None:
-    """However late they were accepted: one more message of each is there, and none of the others."""
-    for name in ("long", "short"):
-        herd.submit(name)
-        herd.claim(name, "one")
-        lose_message(herd)
-        age_messages(herd, 60_000)
-    for name in "bcd":
-        herd.submit(name)
+        herd.submit(name, job)
+    for name in "abcd":
         herd.pass_time(name, 30_000)
-    age_messages(herd, 30_000)
+    age_messages(herd, 30_000, own)
+    herd.pass_time("a", SWEEP_PATIENCE_MS)
+    assert [sweep(herd) for _ in range(3)] == [Swept(("a",)), Swept(), Swept()]
+    assert ids(herd, own) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("priority", [-1, 0, 1])
+def test_jobs_of_a_dead_worker_pass_the_backlog_and_nothing_looks_overtaken(
+    herd: Herd, priority: int
+) -> None:
+    """However late they were accepted: one more message of each is there, and none of the others."""
+    own, job = QUEUE + lane_of(priority), JOB.model_copy(update={"priority": priority})
+    for name in ("long", "short"):
+        herd.submit(name, job)
+        herd.claim(name, "one")
+        herd.redis.rpop(own)
+        age_messages(herd, 60_000, own)
+    for name in "bcd":
+        herd.submit(name, job)
+        herd.pass_time(name, 30_000)
+    age_messages(herd, 30_000, own)
     herd.fall_silent("long")
     assert sweep(herd) == Swept(("long",))
     herd.fall_silent("short")
@@ -216,7 +227,7 @@ def test_jobs_of_a_dead_worker_pass_the_backlog_and_nothing_looks_overtaken(herd
     for name in ("long", "short"):
         herd.fall_silent(name)
     assert sweep(herd) == Swept()
-    assert ids(herd) == ["short", "long", "b", "c", "d"]
+    assert ids(herd, own) == ["short", "long", "b", "c", "d"]
 
 
 def test_a_backlog_is_not_copied_however_old(herd: Herd) -> None:
