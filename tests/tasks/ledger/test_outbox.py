@@ -329,10 +329,11 @@ def test_a_sweep_keeps_the_outbox_within_its_bound(told: Herd) -> None:
     for number in range(5):
         run_to_the_end(told, f"a{number}")
         told.redis.zadd(KEYS[0], {f"msg_a{number}": number + 1})
-    sweep(bounded)
-    assert told.redis.zrange(KEYS[0], 0, -1) == [b"msg_a3", b"msg_a4"]
-    assert told.redis.zcard(KEYS[2]) == 2
-    assert told.redis.hlen(KEYS[1]) == 4
+    for _ in range(2):  # the second finds as many as there may be
+        sweep(bounded)
+        assert told.redis.zrange(KEYS[0], 0, -1) == [b"msg_a3", b"msg_a4"]
+        assert told.redis.zcard(KEYS[2]) == 2
+        assert told.redis.hlen(KEYS[1]) == 4
 
 
 def test_a_full_outbox_gives_up_what_has_failed_most_before_what_is_new(told: Herd) -> None:
