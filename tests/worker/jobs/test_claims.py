@@ -22,6 +22,10 @@ class Message:
 
     def __init__(self, job_id: str = "job") -> None:
         self.job_id = job_id
+        self.is_let_go = False
+
+    def let_go(self) -> None:
+        self.is_let_go = True
 
 
 def adopt(claims: ClaimedJobs, message: Message) -> bool:
@@ -29,10 +33,12 @@ def adopt(claims: ClaimedJobs, message: Message) -> bool:
 
 
 def test_who_closes_an_earlier_attempt_leaves_the_one_in_its_place() -> None:
-    claims, earlier, later = ClaimedJobs(), attempt(epoch=1), attempt(epoch=2)
+    claims, earlier, later, message = ClaimedJobs(), attempt(epoch=1), attempt(epoch=2), Message()
     claims.begin(earlier)
+    adopt(claims, message)
     claims.begin(later)
     assert earlier.is_over
+    assert message.is_let_go
     assert not claims.end(earlier)
     assert claims.in_hand() == [later]
     assert not later.is_over

@@ -187,21 +187,40 @@ class PurgedMeanwhile(Told):
         return super().settle(outcome, life_s, has_sent_links=has_sent_links)
 
 
-@pytest.mark.parametrize("finish_reason", ["length", "deadline"])
+class PurgedAndFailed(PurgedMeanwhile):
+    """What the tracer runs raises an error."""
+
+    def settle(
+        self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False
+    ) -> ResultValue:
+        super().settle(outcome, life_s, has_sent_links=has_sent_links)
+        raise SystemExit
+
+
+@pytest.mark.parametrize(
+    ("kind", "finish_reason", "told"),
+    [
+        (PurgedMeanwhile, "length", ["settled"]),
+        (PurgedMeanwhile, "deadline", ["settled"]),
+        (PurgedAndFailed, "length", ["failed", "acked"]),
+    ],
+)
 def test_nothing_is_left_of_a_result_in_the_instant_of_a_purge(
     herd: Herd,
     finisher: Finisher,
     worker_app: Celery,
     redis_url: str,
     tenancy: Tenancy,
+    kind: type[PurgedMeanwhile],
     finish_reason: FinishReason,
+    told: list[str],
 ) -> None:
     ended(herd, "purged", finish_reason)
-    delivery = PurgedMeanwhile(worker_app, "purged")
+    delivery = kind(worker_app, "purged")
     with Client(redis_url) as delivery.client:
         finisher.settle(tenancy, "purged", [delivery])
         finisher.stop()
-    assert delivery.told == ["settled"]
+    assert delivery.told == told
     assert not herd.redis.exists(herd.ledger.result_key("purged"))
 
 
