@@ -1,5 +1,6 @@
 """The publisher against a real ledger: what it does when Redis answers, loses, refuses or forgets."""
 
+from collections.abc import Callable
 from threading import Thread
 from time import monotonic
 from typing import Any
@@ -10,6 +11,7 @@ from structlog.testing import capture_logs
 
 from llama_herd.tasks.ledger.answers import Release, Yours
 from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, TenantEntry, emit
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import End, Failure, Started, Token
 from llama_herd.worker.engine.interface import Admitted, Finished
@@ -175,6 +177,24 @@ def test_what_an_earlier_attempt_wrote_after_redis_forgot_its_claim_ends_the_new
         desk.send()
     assert desk.lost == ["job"]
     assert [event.seq for event in desk.events("job")] == [1, 2]
+
+
+@pytest.mark.parametrize("part", [Ledger.job_key, Ledger.events_key])
+def test_a_job_of_which_redis_has_lost_a_part_ends_right_behind_what_was_recorded(
+    desk: Desk, part: Callable[[Ledger, str], str]
+) -> None:
+    attempt = desk.open("job")
+    desk.start(attempt)
+    desk.say(attempt, 1)
+    desk.send()
+    desk.redis.delete(part(desk.ledger, "job"))
+    desk.say(attempt, 2, end="stop")
+    desk.send()
+    last = desk.events("job")[-1]
+    assert isinstance(last, End)
+    assert last.error is not None
+    assert (last.seq, last.n, last.error.code) == (3, 1, "unreadable")
+    assert (desk.ended, desk.lost) == (["job"], [])
 
 
 def test_a_broken_stream_costs_its_own_job_only(desk: Desk) -> None:
