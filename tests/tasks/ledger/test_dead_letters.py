@@ -232,11 +232,13 @@ def test_the_newest_thousand_messages_are_kept_for_their_time_only(redis: Redis)
     letters = run_call(redis, LETTERS.letters(MAX_LETTERS + 10))
     assert [letter.raw for letter in (letters[0], letters[-1])] == [b"1004", b"5"]
     assert 3590 < redis.ttl("herd:default:dead") <= 3600
-    herd = Herd(redis, Ledger(lease_ms=60_000, dead_ttl_s=1))
-    redis.xadd("herd:default:old", {"raw": "x"}, id="1-1")
-    redis.rename("herd:default:old", "herd:default:dead")
+
+
+def test_a_sweep_forgets_the_messages_whose_time_is_over_and_no_others(herd: Herd) -> None:
+    herd.redis.xadd("herd:default:dead", {"raw": "old"}, id="1-1")
+    number = herd.redis.xadd("herd:default:dead", {"raw": "new"})
     sweep(herd)
-    assert redis.xlen("herd:default:dead") == 0
+    assert herd.redis.xrange("herd:default:dead") == [(number, {b"raw": b"new"})]
 
 
 def test_a_job_whose_record_is_forgotten_is_not_listed(client: Client, herd: Herd) -> None:
