@@ -12,7 +12,7 @@ from redis import Redis
 
 from llama_herd.errors import InvalidJob, JobConflict, JobNotFound, JobRunning
 from llama_herd.tasks import AsyncClient, Client
-from llama_herd.tasks.ledger.answers import Cancellation, Ended
+from llama_herd.tasks.ledger.answers import Cancellation, Ended, Purge
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -181,6 +181,17 @@ def test_a_bare_message_beside_a_submitted_job_is_forgotten_too(client: Client, 
     run_call(herd.redis, call)
     herd.emit("one", started("a"), end("a", 2, 0))
     hold_bare_message(herd)
+    client.purge("a")
+    assert holders(herd.redis) == set()
+
+
+def test_a_search_that_broke_off_is_made_by_the_next_purge(client: Client, herd: Herd) -> None:
+    """The record is gone by then, but for its mark."""
+    call = herd.ledger.claim("a", "one", job=JOB, envelope=Envelope.for_job("a", QUEUE))
+    run_call(herd.redis, call)
+    herd.emit("one", started("a"), end("a", 2, 0))
+    hold_bare_message(herd)
+    assert run_call(herd.redis, herd.ledger.purge("a")) is Purge.BARE
     client.purge("a")
     assert holders(herd.redis) == set()
 

@@ -104,6 +104,8 @@ BAD_VALUES = {
 SPOILT = {
     "the waiting ones are no sorted set": ("SADD", "herd:default:pending", "x"),
     "the delayed ones are no sorted set": ("SADD", "herd:default:delayed", "x"),
+    "a line is no sorted set": ("SADD", f"herd:default:pending:{QUEUE}", "x"),
+    "the deadlines are no sorted set": ("SADD", "herd:default:pending:deadlines", "x"),
     "the counts are no hash": ("SADD", "herd:default:waiting", "x"),
     "a count is no number": ("HSET", "herd:default:waiting", f"{QUEUE}:jobs", "x"),
     "a count is no whole number": ("HSET", "herd:default:waiting", f"{QUEUE}:delayed", "1.5"),
@@ -112,8 +114,9 @@ SPOILT = {
     "one of its lanes is no list": ("SADD", f"{QUEUE}\x06\x16low", "x"),
     "the record is no hash": ("SADD", "herd:default:{a}:job", "x"),
 }
-#: What a job needs that is due at once: not the set of delayed ones.
+#: What a job needs that is due at once, and one that is due later.
 SPOILT_FOR_NOW = [name for name in SPOILT if name != "the delayed ones are no sorted set"]
+SPOILT_FOR_LATER = [name for name in SPOILT if name != "a line is no sorted set"]
 #: A message that brings its job along has been in a list already.
 SPOILT_FOR_A_CLAIM = [name for name in SPOILT_FOR_NOW if not SPOILT[name][1].startswith(QUEUE)]
 
@@ -139,12 +142,13 @@ def test_a_job_that_could_not_be_told_of_later_leaves_nothing(redis: Redis, name
 
 
 @pytest.mark.parametrize(
-    ("name", "not_before"), [*((name, None) for name in SPOILT_FOR_NOW), *((name, 2**52) for name in SPOILT)]
+    ("name", "not_before"),
+    [*((name, None) for name in SPOILT_FOR_NOW), *((name, 2**52) for name in SPOILT_FOR_LATER)],
 )
 def test_a_job_that_could_not_wait_leaves_nothing(redis: Redis, name: str, not_before: int | None) -> None:
     redis.execute_command(*SPOILT[name])  # type: ignore[no-untyped-call]
     before = contents(redis)
-    job = GenerationJob(prompt="x", not_before=not_before)
+    job = GenerationJob(prompt="x", not_before=not_before, deadline_ms=2**52 + 1)
     with pytest.raises(ResponseError):
         run_call(redis, Ledger().submit("a", job, Envelope.for_job("a", QUEUE)))
     assert contents(redis) == before
@@ -156,8 +160,9 @@ def test_a_job_that_its_message_brings_and_that_could_not_wait_leaves_nothing(
 ) -> None:
     redis.execute_command(*SPOILT[name])  # type: ignore[no-untyped-call]
     before = contents(redis)
+    job = JOB.model_copy(update={"deadline_ms": 2**52})
     with pytest.raises(ResponseError):
-        run_call(redis, Ledger().claim("a", "one", job=JOB, envelope=Envelope.for_job("a", QUEUE)))
+        run_call(redis, Ledger().claim("a", "one", job=job, envelope=Envelope.for_job("a", QUEUE)))
     assert contents(redis) == before
 
 

@@ -29,8 +29,6 @@ CLOSE_MS = 600_000
 STATES = {
     "all is well": ("PING",),
     **SPOILT,
-    "a line is no sorted set": ("SADD", f"herd:default:pending:{QUEUE}", "x"),
-    "the deadlines are no sorted set": ("SADD", "herd:default:pending:deadlines", "x"),
     "the queues that are served are no sorted set": ("SADD", "herd:default:served", "x"),
     "a job waits that has no record": ("ZADD", "herd:default:pending", "1", "a"),
     "a bare message waits": ("LPUSH", QUEUE, "x"),
