@@ -66,7 +66,17 @@ def bring_it_bare(herd: Herd) -> None:
     herd.redis.rpush(QUEUE, BARE)
 
 
-@pytest.mark.parametrize("act", [end_by_its_worker, lose_its_record, bring_it_bare])
+def begin_anew(herd: Herd) -> None:
+    """Celery is still to be told of the job that had its id before."""
+    herd.redis.zadd(UNTOLD, {"a": 2**45})
+
+
+def run_anew(herd: Herd) -> None:
+    begin_anew(herd)
+    herd.claimed("a")
+
+
+@pytest.mark.parametrize("act", [end_by_its_worker, lose_its_record, bring_it_bare, begin_anew, run_anew])
 def test_a_message_stays_that_somebody_has_to_meet(herd: Herd, act: Callable[[Herd], None]) -> None:
     submit(herd, "a", "b")
     act(herd)
