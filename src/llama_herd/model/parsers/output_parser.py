@@ -145,7 +145,6 @@ class OutputParser:
         """Return what was withheld; call once, after the last piece."""
         self._is_finished = True
         next(self._reading, None)
-        self._reasoning.finish()
         self._content.finish()
         return self._delta()
 
