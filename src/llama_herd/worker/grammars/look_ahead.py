@@ -51,7 +51,7 @@ def _other(one: str) -> str:
     """Any character but this one."""
     if one[:1] == "[":
         return f"[{one[2:]}" if one[1] == "^" else f"[^{one[1:]}"
-    return "\\" + one[1].swapcase() if re.fullmatch(r"\\[dDwWsS]", one) else f"[^{one}]"
+    return f"[^{one}]"
 
 
 def _without_idle_end(tokens: list[str]) -> list[str]:
