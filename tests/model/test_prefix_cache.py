@@ -51,10 +51,20 @@ class PrefixMachine(RuleBasedStateMachine):
         self.num_names += 1
         digests = digests_of(texts)
         num_tokens = PAGE_TOKENS * len(texts) + num_more
+        may_begin = self.cache.awaited(digests) is None and self.has_room(pages_for(num_tokens), digests)
         reservation = self.cache.reserve(name, num_tokens, digests)
+        assert (reservation is not None) == may_begin
         if reservation is None:
             return
         self.settle(name, texts, reservation, num_tokens, reservation.num_filled // PAGE_TOKENS)
+
+    def has_room(self, num_pages: int, digests: list[Digest]) -> bool:
+        """Whether a sequence fits beside those that run, if all else is given up but what it shares."""
+        held = {page for owner in self.owners.values() for page in owner.pages}
+        if self.cache.pages.consecutive:
+            starts = range(NUM_PAGES - num_pages + 1)
+            return any(held.isdisjoint(range(start, start + num_pages)) for start in starts)
+        return num_pages - self.cache.num_shared(digests, held) <= NUM_PAGES - len(held)
 
     def settle(
         self, name: str, texts: tuple[int, ...], reservation: Reservation, num_tokens: int, num_filled: int
@@ -106,6 +116,12 @@ class PrefixMachine(RuleBasedStateMachine):
         for owner in self.owners.values():
             computed = [self.storage[page] for page in owner.pages[: owner.num_computed]]
             assert computed == owner.digests[: owner.num_computed]
+
+    @invariant()
+    def only_what_somebody_is_to_compute_is_promised(self) -> None:
+        known = {digest for owner in self.owners.values() for digest in owner.digests}
+        awaited = {digest for owner in self.owners.values() for digest in owner.digests[owner.num_computed :]}
+        assert {digest for digest in known if self.cache.is_promised(digest)} <= awaited
 
 
 @pytest.mark.long
@@ -187,6 +203,20 @@ def test_nothing_is_given_up_for_a_sequence_that_has_no_room_anyway(cache: Prefi
     cache.release("kept", fill(cache, "kept", (1, 2)))
     assert cache.reserve("too big", 6 * PAGE_TOKENS, []) is None
     assert num_filled(cache, (1, 2)) == 2
+
+
+def test_what_is_in_use_is_not_given_up(cache: PrefixCache) -> None:
+    """It would be found no more, and make no room."""
+    fill(cache, "running", (1,))
+    cache.release("kept", fill(cache, "kept", (2, 3)))
+    assert cache.reserve("big", 6 * PAGE_TOKENS, []) is not None
+    cache.release("big", [])
+    assert num_filled(cache, (1,)) == 1
+
+
+def test_all_that_is_kept_may_be_given_up(cache: PrefixCache) -> None:
+    cache.release("kept", fill(cache, "kept", tuple(range(cache.pages.num_pages - 1))))
+    assert cache.reserve("big", cache.pages.num_pages * PAGE_TOKENS, []) is not None
 
 
 def test_switched_off_it_keeps_and_finds_nothing() -> None:
