@@ -1,5 +1,6 @@
 """An object of JSON is read in pieces as the standard library reads it whole."""
 
+import itertools
 import json
 from typing import Any
 
@@ -60,6 +61,15 @@ def test_a_text_is_an_object_if_the_standard_library_says_so(text: str) -> None:
     assert (found.is_whole and not text[end:].strip(" \t\n\r")) == is_object(text)
     if found.is_wrong:
         assert not any(is_object(text[: end + 1] + rest) for rest in ("", "}", '"}', ":1}", "]}", "0}"))
+
+
+@pytest.mark.parametrize("opening", ["{", '{"a":', '{"a":['])
+def test_every_order_of_few_tokens_is_an_object_if_the_standard_library_says_so(opening: str) -> None:
+    for num in range(5):
+        for tokens in itertools.product(("{", "}", "[", "]", ":", ",", '"a"', "1"), repeat=num):
+            text = opening + "".join(tokens)
+            found = JsonObject()
+            assert (found.read(text, 0) == len(text) and found.is_whole) == is_object(text), text
 
 
 @pytest.mark.parametrize(
