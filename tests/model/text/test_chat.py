@@ -140,6 +140,26 @@ def test_a_template_sees_messages_as_they_are(templates: MadeTemplates, tokenize
     assert tokenizer.decode(template.encode(conversation("<s>b</s>"))) == " 8s>"
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        ("m.content.split('</s>')[-1]", " a</s>b|b|a</s>b|"),
+        ('m.content.split( "</s>" ) | length', " 1|2|1|"),
+        ("'</s>' in m.content", " False|True|False|"),
+        ("'</s>' not in m.content", " True|False|True|"),
+        ("m.content.split('a')[-1]", " </s>b|</s>b|</s>b|"),
+    ],
+)
+def test_a_control_token_that_a_template_looks_for_is_found_in_answers_alone(
+    templates: MadeTemplates, tokenizer: Tokenizer, found: str, shown: str
+) -> None:
+    template = templates.make(f"{{% for m in messages %}}{{{{ {found} }}}}|{{% endfor %}}")
+    ids = template.encode(conversation("a</s>b", "a</s>b", "a</s>b"))
+    assert tokenizer.decode(ids) == shown
+    assert EOS_ID not in ids
+
+
 def test_more_control_tokens_than_marks_are_refused_by_both_numbers(tokenizer: Tokenizer) -> None:
     ids = {f"<|{number:04}|>": 1 for number in range(1_024)}
     with pytest.raises(ModelFileError, match="name 1024 control tokens, limit 1023"):
