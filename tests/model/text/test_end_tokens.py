@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import TokenType
+from tokenizers.pre_tokenizers import ByteLevel
 
 from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.tokenizer import Tokenizer
@@ -82,6 +83,22 @@ def test_code_ends_where_a_key_says_and_else_by_its_names() -> None:
 def test_in_some_company_a_name_ends_nothing(name: str, company: set[str]) -> None:
     assert end_names({name}) == {name}
     assert end_names(company | {name}) == company
+
+
+@pytest.mark.parametrize("num_merges", range(4))
+def test_an_end_that_merges_make_is_a_word_and_one_that_they_do_not_make_is_none(num_merges: int) -> None:
+    tokens = (*sorted(ByteLevel.alphabet()), "</", "s>", "</s>", "<|im_end|>")
+    metadata = Metadata(
+        {
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.pre": "qwen2",
+            "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.token_type": np.full(len(tokens), TokenType.NORMAL, np.int32),
+            "tokenizer.ggml.merges": ("< /", "s >", "</ s>")[:num_merges],
+        }
+    )
+    ends = {tokens[token_id] for token_id in Tokenizer.from_metadata(metadata).eos_ids}
+    assert ends == ({"<|im_end|>"} if num_merges == 3 else {"</s>", "<|im_end|>"})
 
 
 def test_no_text_becomes_an_end_whatever_its_type_was() -> None:

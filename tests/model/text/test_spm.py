@@ -1,5 +1,6 @@
 """Merges that a file's scores imply, on vocabularies of a few letters."""
 
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,14 @@ def test_every_split_into_two_tokens_is_a_merge() -> None:
     ids = {"a": 0, "b": 1, "ab": 2, "ba": 3, "aba": 4}
     merges = recover_merges(ids, [-5.0, -5.0, -2.0, -3.0, -1.0])
     assert merges == [("a", "ba"), ("ab", "a"), ("a", "b"), ("b", "a")]
+
+
+def test_of_two_splits_the_one_with_the_older_beginning_comes_first() -> None:
+    for tokens in permutations(("a", "b", "ab", "ba")):
+        ids = {token: number for number, token in enumerate((*tokens, "aba"))}
+        first, second = recover_merges(ids, [-5.0] * 4 + [-1.0])[:2]
+        assert {first, second} == {("a", "ba"), ("ab", "a")}
+        assert ids[first[0]] < ids[second[0]]
 
 
 def test_a_control_token_stays_out_even_where_tokens_join_to_its_name() -> None:
