@@ -111,7 +111,7 @@ AXES: Mapping[str, tuple[Any, ...]] = {
         {"additional_special_tokens": [TOOL]},
         {"extra_special_tokens": [IMAGE], "pad_token": "<pad>"},
     ),
-    "added": (ABSENT, ABSENT, {TOOL: END_ID + 1}, {END: END_ID, IMAGE: END_ID + 1}, {}),
+    "added": (ABSENT, ABSENT, {IMAGE: END_ID + 2, TOOL: END_ID + 1}, {END: END_ID, IMAGE: END_ID + 1}, {}),
     "listed": ("special", "special", "plain", "none"),
     "around": (None, _BYTES, _around(TEXT_END, "A"), _around("A", END), _around(TEXT_END, "A", END)),
     "wrapped": (False, True),
