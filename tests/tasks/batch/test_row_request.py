@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from llama_herd.tasks.batch.row_options import RowOptions
+from llama_herd.errors import MAX_FIELD_ERRORS
+from llama_herd.tasks.batch.row_options import EmbedOptions, RowOptions
 from llama_herd.tasks.batch.row_request import RequestReader, RowRequest
 from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.batch_row import BatchRow
@@ -80,6 +81,16 @@ def test_a_row_of_the_responses_api_is_the_chat_that_it_says() -> None:
     )
 
 
+@pytest.mark.parametrize("form", ["plain", "openai", "text"])
+def test_a_line_with_more_wrong_fields_than_are_named_says_so(form: str) -> None:
+    lines = {"plain": {"prompt": "x"}, "openai": openai(), "text": {"text": "x"}}
+    options = RowOptions(embed=EmbedOptions()) if form == "text" else OPTIONS
+    for num in (MAX_FIELD_ERRORS, MAX_FIELD_ERRORS + 1, 1000):
+        failure = read({**lines[form], **{f"x{number}": 1 for number in range(num)}}, options).failure
+        assert failure is not None
+        assert ("more errors" in failure.message) == (num > MAX_FIELD_ERRORS)
+
+
 def test_a_line_of_the_wrong_form_names_all_that_is_wrong() -> None:
     wrong = {"method": "GET", "url": "/v1/moderations", "body": [], "colour": 1}
     message = complaint(wrong)
@@ -91,6 +102,14 @@ def test_a_line_of_the_wrong_form_names_all_that_is_wrong() -> None:
         "custom_id: ",
     ):
         assert name in message
+
+
+@pytest.mark.parametrize("url", [COMPLETIONS, EMBEDDINGS, RERANK])
+@pytest.mark.parametrize("wrong", [None, 5, "secret", ["secret"]])
+def test_what_is_no_object_is_named_alone(wrong: Any, url: str) -> None:
+    assert complaint(openai(url) | {"body": wrong}) == "body: must be a JSON object"
+    if wrong is not None:
+        assert complaint({"prompt": "x", "sampling": wrong}) == "sampling: must be a JSON object"
 
 
 def test_a_plain_line_has_the_fields_of_our_job_and_may_leave_sampling_out() -> None:
