@@ -3,17 +3,22 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
+from time import monotonic
 
 import pytest
 
 from benchmarks.stand_in import StandIn
-from llama_herd.tasks import AsyncClient, BatchItem, Client
-from llama_herd.tasks.client.batch import client_batch
+from llama_herd.tasks import AsyncClient, BatchItem, BatchRow, Client, Result
+from llama_herd.tasks.client.batch import batch_progress, client_batch
+from llama_herd.tasks.client.batch.batch_progress import SPAN_S, BatchProgress, DoneRows
 from llama_herd.tasks.protocol.batch_status import BatchStatus
-from llama_herd.tasks.protocol.events import Failure
+from llama_herd.tasks.protocol.events import Failure, Usage
 from tests.tasks.client.test_batch import prompts
 
 pytestmark = pytest.mark.redis
+
+near = partial(pytest.approx, rel=0.01)
 
 
 def told(statuses: Sequence[BatchStatus]) -> list[int]:
@@ -32,6 +37,29 @@ def test_a_caller_is_told_how_a_batch_stands_and_once_of_its_end(client: Client,
     usages = [item.result.usage for item in items if item.result and item.result.usage]
     assert last.completion_tokens == sum(usage.completion_tokens for usage in usages) > 0
     assert last.prompt_tokens == sum(usage.prompt_tokens for usage in usages) > 0
+
+
+def test_the_speed_is_that_of_the_last_seconds_and_at_the_end_of_the_whole_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = DoneRows()
+    for line in range(5):
+        done.add(line, has_failed=line < 2)
+    progress = BatchProgress("run", "rows", 100, done)
+    begun_s = now_s = monotonic()
+    monkeypatch.setattr(batch_progress, "monotonic", lambda: now_s)
+    step_s = SPAN_S / 3.5  # in between four steps and three
+    nums = [3, 0, 7, 1, 0, 4, 2, 9, 0, 1]  # rows of each step, with twice as many tokens each
+    for step, num in enumerate(nums, start=1):
+        now_s += step_s
+        usage = Usage(prompt_tokens=1, completion_tokens=2, total_tokens=3)
+        progress.count([BatchItem(BatchRow(0), "job", "m", Result.of("", usage=usage))] * num)
+        running = progress.status("running", 0)
+        last, last_s = sum(nums[max(0, step - 4) : step]), step_s * min(step, 4)
+        assert (running.rows_per_s, running.tokens_per_s) == near((last / last_s, 2 * last / last_s))
+    ended = progress.status("done", 0)
+    assert (ended.rows_per_s, ended.tokens_per_s) == near((27 / (now_s - begun_s), 54 / (now_s - begun_s)))
+    assert (ended.elapsed_s, ended.num_before, ended.num_failed) == (near(now_s - begun_s), 5, 2)
 
 
 def test_a_caller_is_told_twice_a_second_at_most(
