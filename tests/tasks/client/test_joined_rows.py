@@ -39,6 +39,12 @@ def test_lots_do_not_depend_on_what_is_done() -> None:
     assert [one.is_done for one in again] == [False, False, True]
 
 
+def test_a_row_that_is_not_known_yet_parts_no_lot() -> None:
+    first, second, third, fourth, fifth = rows(5)
+    arriving = joined_left([None, first, None, second, None, third, fourth, None, fifth], DoneRows(), 2)
+    assert [one and one.name for one in arriving] == [None, None, None, "1:2", None, "3:2", "5"]
+
+
 def test_a_row_that_is_left_over_has_a_job_of_its_own() -> None:
     (_, last) = lots(rows(5), set())
     assert (last.name, last.joined) == ("5", ())
