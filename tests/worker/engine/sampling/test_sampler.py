@@ -10,6 +10,7 @@ from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker.engine.sampling import sampler
 from llama_herd.worker.engine.sampling.row import NO_TOKEN, SamplingRow
 from llama_herd.worker.engine.sampling.sampler import sample as sample_all
+from llama_herd.worker.engine.sampling.scores import Scores
 from tests.worker.engine.sampling.rows import row
 
 LOGITS = torch.tensor([1.0, 2.0, 0.5, -1.0, 1.5, 0.0])
@@ -157,6 +158,12 @@ def test_logprobs_are_the_models_own_whatever_is_drawn() -> None:
     assert (second.logprob, second.top) == (None, ())
     assert third.logprob == pytest.approx(reference[2, third.token_id].item(), abs=1e-5)
     assert third.top == ()
+
+
+def test_each_token_of_a_vocabulary_has_its_own_logprob() -> None:
+    ids = torch.arange(len(LOGITS))
+    scores = Scores.from_logits(LOGITS.expand(len(ids), -1), ids, num_top=0)
+    assert scores.logprobs.tolist() == pytest.approx(LOGITS.log_softmax(-1).tolist(), abs=1e-5)
 
 
 @pytest.mark.parametrize("spreads", [(4.0,), (0.1,), (4.0, 1.6, 0.1)], ids=["steep", "flat", "mixed"])
