@@ -1,5 +1,7 @@
 """Laws of the Detokenizer: nothing lost, nothing broken, nothing leaked, nothing held without need."""
 
+from itertools import permutations
+
 import pytest
 from hypothesis import strategies as st
 
@@ -60,6 +62,13 @@ def test_text_ends_where_the_first_stop_string_begins(ids: list[int], stop: list
     assert not any(s in text for s in stop)
     if not writer.has_stopped:
         assert text == full
+
+
+def test_of_stop_strings_that_begin_together_the_first_of_the_list_is_told() -> None:
+    for stop in permutations(("D", "E", "EN", "END", "ND")):
+        writer = Detokenizer(WORDS, stop)
+        assert (writer.write(1), writer.write(3)) == (" Once", "")
+        assert writer.met == next(one for one in stop if one.startswith("E"))
 
 
 @for_any(st.lists(st.integers(0, 255), max_size=40), st.integers(0, 40))
