@@ -75,6 +75,21 @@ def test_what_other_drafts_and_zod_write_is_followed(schema: dict[str, Any], goo
     assert [takes(answer.text, one) for one in (good, bad)] == [True, False]
 
 
+@pytest.mark.parametrize("is_closed", [False, True])
+@pytest.mark.parametrize("num_required", range(4))
+def test_names_are_counted_as_far_as_they_can_be(num_required: int, is_closed: bool) -> None:
+    names = ["a", "b", "c"]
+    schema: dict[str, Any] = {"properties": {name: {} for name in names}, "required": names[:num_required]}
+    schema |= {"additionalProperties": False} if is_closed else {}
+    for least in range(4):
+        answer = judge_form("json", json.dumps({**schema, "minProperties": least}))
+        assert (answer.kind == "text") == (least <= num_required + is_closed), answer
+        if answer.kind == "text":
+            texts = [json.dumps(dict.fromkeys(names[:num], 1)) for num in range(4)]
+            taken = [takes(answer.text, text) for text in texts]
+            assert taken == [num >= max(num_required, least) for num in range(4)]
+
+
 def test_of_several_keywords_the_one_that_is_not_followed_is_told() -> None:
     schema = {"properties": {"a": {"not": {}}, "b": {"not": {"const": 1}}}}
     assert (

@@ -53,3 +53,10 @@ def test_what_leads_nowhere_is_refused(schema: dict[str, Any], complaint: str) -
 def test_what_leads_on_is_followed(schema: dict[str, Any], text: str) -> None:
     answer = judge_form("json", json.dumps(schema))
     assert takes(answer.text, text), answer
+
+
+def test_a_place_counts_before_others_that_end_alike() -> None:
+    inner = {"$defs": {"a": {"$ref": "#/$defs/a"}}}
+    schema = {"$defs": {"a": {"type": "null"}, "b": inner}, "$ref": "#/$defs/a"}
+    answer = judge_form("json", json.dumps(schema))
+    assert takes(answer.text, "null"), answer
