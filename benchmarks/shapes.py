@@ -28,3 +28,9 @@ def random_config(
         rope_base=10_000.0,
         rope_dim=head_dim,
     )
+
+
+#: The shape of Llama-2-7B (https://arxiv.org/abs/2307.09288).
+LLAMA_2_7B = random_config(
+    hidden_size=4_096, num_layers=32, num_heads=32, ffn_size=11_008, context_length=4_096
+)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from benchmarks.shapes import LLAMA_2_7B
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 
@@ -70,7 +71,7 @@ class Scale:
 
 FULL = Scale(
     name="Llama-2-7B",
-    config=LlamaConfig.llama2_7b(),
+    config=LLAMA_2_7B,
     single=Load(1, 384, 256, 1),
     batch=Load(64, 384, 256, 64),
     saturation=Load(1024, 256, 256, 256),

@@ -6,18 +6,19 @@ from pathlib import Path
 import pytest
 
 from benchmarks.floors import Floors, Format
-from benchmarks.shapes import random_config
+from benchmarks.shapes import LLAMA_2_7B, random_config
 from benchmarks.speed.files import PRESETS, RandomFile, weight_bytes
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.files.gguf_model import GGUFModel
 
 pytestmark = pytest.mark.long
 
-SHAPE_7B = LlamaConfig.llama2_7b()
-SHAPE_13B = replace(SHAPE_7B, hidden_size=5120, num_layers=40, num_heads=40, num_kv_heads=40, ffn_size=13_824)
+SHAPE_13B = replace(
+    LLAMA_2_7B, hidden_size=5120, num_layers=40, num_heads=40, num_kv_heads=40, ffn_size=13_824
+)
 
 
-def floors(format: Format = Format.BF16, config: LlamaConfig = SHAPE_7B, kv_value_bytes: int = 2) -> Floors:
+def floors(format: Format = Format.BF16, config: LlamaConfig = LLAMA_2_7B, kv_value_bytes: int = 2) -> Floors:
     return Floors(config, format, bytes_per_s=4.3e12, flop_per_s=788e12, kv_value_bytes=kv_value_bytes)
 
 
@@ -56,9 +57,9 @@ def test_a_decode_step_of_13b(format: Format, num_rows: int, context: int, milli
 @pytest.mark.parametrize(
     ("config", "num_prompts", "length", "milliseconds"),
     [
-        (SHAPE_7B, 1, 512, 8.50),
-        (SHAPE_7B, 8, 512, 68.0),
-        (SHAPE_7B, 32, 1024, 549.8),
+        (LLAMA_2_7B, 1, 512, 8.50),
+        (LLAMA_2_7B, 8, 512, 68.0),
+        (LLAMA_2_7B, 32, 1024, 549.8),
         (SHAPE_13B, 1, 512, 16.6),
     ],
 )

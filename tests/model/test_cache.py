@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.shapes import LLAMA_2_7B
 from llama_herd.model.attend import attend
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
@@ -86,7 +87,7 @@ def test_tables_are_made_for_the_longest_sequence_and_for_what_the_device_reads(
 
 
 def test_a_token_of_llama2_7b_takes_half_a_mebibyte() -> None:
-    assert kv_bytes_per_token(LlamaConfig.llama2_7b(), BFLOAT16_BYTES) == 524_288
+    assert kv_bytes_per_token(LLAMA_2_7B, BFLOAT16_BYTES) == 524_288
 
 
 def test_what_is_written_is_read_and_nothing_else_changes() -> None:

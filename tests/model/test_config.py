@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.shapes import LLAMA_2_7B
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.reading.metadata import Metadata
@@ -39,7 +40,7 @@ def from_gguf(**changes: Any) -> LlamaConfig:
 
 
 def test_llama_2_7b_has_one_shape_in_all_three_forms() -> None:
-    assert from_gguf() == LlamaConfig.from_json(JSON) == LlamaConfig.llama2_7b()
+    assert from_gguf() == LlamaConfig.from_json(JSON) == LLAMA_2_7B
 
 
 def test_absent_keys_fall_back() -> None:
@@ -174,14 +175,14 @@ def test_values_at_the_edge_of_their_range_are_taken() -> None:
 
 
 def test_rope_scaling_of_type_none_is_none() -> None:
-    assert from_gguf(rope__scaling__type="none", rope__scaling__factor=1.0) == LlamaConfig.llama2_7b()
+    assert from_gguf(rope__scaling__type="none", rope__scaling__factor=1.0) == LLAMA_2_7B
 
 
 def test_keys_that_change_nothing_are_taken() -> None:
     config = from_gguf(
         expert_count=0, expert_used_count=0, attention__causal=True, rope__scaling__finetuned=False
     )
-    assert config == LlamaConfig.llama2_7b()
+    assert config == LLAMA_2_7B
 
 
 @pytest.mark.parametrize("scaling", [{"rope__scaling__factor": 2.0}, {"rope__scale_linear": 2.0}], ids=str)

@@ -78,23 +78,6 @@ class LlamaConfig:
     logit_cap: float = 0.0
 
     @classmethod
-    def llama2_7b(cls) -> Self:
-        """The shape of Llama-2-7B (https://arxiv.org/abs/2307.09288)."""
-        return cls(
-            vocab_size=32_000,
-            hidden_size=4_096,
-            num_layers=32,
-            num_heads=32,
-            num_kv_heads=32,
-            head_dim=128,
-            ffn_size=11_008,
-            context_length=4_096,
-            rms_eps=1e-5,
-            rope_base=LLAMA.rope_base,
-            rope_dim=128,
-        )
-
-    @classmethod
     def from_metadata(cls, metadata: Metadata) -> Self:
         """Read the metadata of a GGUF file. Raises ModelFileError, which names the key.
 
