@@ -2,10 +2,9 @@
 
 import codecs
 from collections.abc import Sequence
-from operator import itemgetter
 
 from llama_herd.model.parsers.formats import ReasoningFormat
-from llama_herd.model.parsers.output_parser import SPACE
+from llama_herd.model.parsers.output_parser import SPACE, MarkFinder
 
 
 class ReasoningEnd:
@@ -81,7 +80,7 @@ class Detokenizer:
         """
         self._pieces = pieces
         self._drops_space = is_answer
-        self._stop = tuple(stop)
+        self._stop = MarkFinder(stop) if stop else None
         self._reasoning_end = reasoning_end if stop else None
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._withheld = ""  # text that may be the beginning of a stop string
@@ -111,24 +110,15 @@ class Detokenizer:
         return ("", text) if self._reasoning_end is None else self._reasoning_end.split(text)
 
     def _shown(self, text: str, *, is_last: bool) -> str:
-        if not self._stop:
+        if self._stop is None:
             return text
         if self.has_stopped:
             return ""
         text = self._withheld + text
-        found = [(text.find(stop), stop) for stop in self._stop if stop in text]
-        if found:
-            start, self.met = min(found, key=itemgetter(0))
-            self.has_stopped = True
+        if (found := self._stop.find(text, 0)) is not None:
+            start, end = found
+            self.has_stopped, self.met = True, text[start:end]
             return text[:start]
-        num_withheld = 0 if is_last else self._num_ambiguous(text)
-        self._withheld = text[len(text) - num_withheld :]
-        return text[: len(text) - num_withheld]
-
-    def _num_ambiguous(self, text: str) -> int:
-        """Length of the longest end of `text` that a stop string could begin with."""
-        longest = min(len(text), max(map(len, self._stop), default=0))
-        for length in range(longest, 0, -1):
-            if any(stop.startswith(text[len(text) - length :]) for stop in self._stop):
-                return length
-        return 0
+        num_shown = len(text) if is_last else self._stop.begun(text, 0)
+        self._withheld = text[num_shown:]
+        return text[:num_shown]
