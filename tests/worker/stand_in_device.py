@@ -42,7 +42,7 @@ class StandInEvent:
     def record(self) -> None:
         self._num_told = self._device.num_told
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         self._device.num_waits += 1
         self._device.arrive(self._num_told)
 

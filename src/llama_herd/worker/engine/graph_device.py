@@ -15,17 +15,17 @@ Replay = Callable[[], None]
 
 
 class Event(Protocol):
-    """A point in the order of the device's work; it may be used again and again."""
+    """A point in the order of the device's work, as torch has it; it may be used again and again."""
 
     def record(self) -> None:
         """The point is now."""
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         """Return when all that was told before the point is done."""
 
 
 class GraphDevice(Protocol):
-    """A device whose work is captured and replayed. All but `Event.wait` and `capture` return at once."""
+    """Work is captured and replayed on it. All but `Event.synchronize` and `capture` return at once."""
 
     def host_memory(self, num_bytes: int) -> Tensor:
         """Memory of the host that the device reads and writes by itself: uint8 (num_bytes,)."""
@@ -47,19 +47,6 @@ class CaptureError(RuntimeError):
     """Something cannot be captured. The device is as well as before."""
 
 
-class CudaEvent:
-    """A thread that waits for it sleeps: the next step is on its way, so waking up late costs nothing."""
-
-    def __init__(self) -> None:
-        self._event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-
-    def record(self) -> None:
-        self._event.record()
-
-    def wait(self) -> None:
-        self._event.synchronize()
-
-
 class CudaDevice:
     """The GPU that is torch's current one, all work in its current stream.
 
@@ -78,8 +65,9 @@ class CudaDevice:
     def copy(self, target: Tensor, source: Tensor) -> None:
         target.copy_(source, non_blocking=True)
 
-    def event(self) -> CudaEvent:
-        return CudaEvent()
+    def event(self) -> Event:
+        # A thread that waits for it sleeps: the next step is on its way, so waking up late costs nothing.
+        return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
     def capture(self, work: Callable[[], None]) -> Replay:
         current = torch.cuda.current_stream()

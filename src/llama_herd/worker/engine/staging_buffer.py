@@ -69,7 +69,7 @@ class StagingBuffer:
 
     def wait(self) -> None:
         """Wait until the device has done all of the step."""
-        self._event.wait()
+        self._event.synchronize()
         self._is_closed = False
 
 

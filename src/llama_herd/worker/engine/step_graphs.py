@@ -140,11 +140,11 @@ class StepGraphs:
         self._show_trash(prefill)
         for _ in range(2):
             event.record()
-            event.wait()
+            event.synchronize()
             started_s = perf_counter()
             forward()
             event.record()
-            event.wait()
+            event.synchronize()
             times_s.append(perf_counter() - started_s)
         return min(times_s)
 
