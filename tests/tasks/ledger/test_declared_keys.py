@@ -13,7 +13,6 @@ from llama_herd.tasks.ledger.script import UNDECLARED, Head, Script, all_scripts
 from llama_herd.tasks.ledger.stored_files import StoredFiles
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.protocol.priority import lists_of
-from llama_herd.worker.broker.message_lot import take_messages
 from llama_herd.worker.broker.message_notes import MessageNotes
 from tests.tasks.herd import QUEUE, Herd
 from tests.tasks.ledger.watched_scripts import NOTES
@@ -44,7 +43,7 @@ def test_scripts_whose_own_tests_are_elsewhere_are_watched_too(herd: Herd) -> No
             reports.end_batch("r"),
         ),
         ledger.read_part("a", FIRST, 1000, 1000, with_scores=False),
-        take_messages(QUEUE, [lists_of(QUEUE)], MessageNotes.at("notes")),
+        MessageNotes.at("notes").take(QUEUE, [lists_of(QUEUE)]),
     ]
     *_, taken = [run_call(herd.redis, call) for call in calls]
     assert len(taken.messages) == 1

@@ -15,13 +15,7 @@ from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.priority import LANES, LOW
-from llama_herd.worker.broker.message_lot import (
-    MAX_BYTES,
-    MAX_MESSAGES,
-    TakenMessage,
-    take_messages,
-)
-from llama_herd.worker.broker.message_notes import MessageNotes
+from llama_herd.worker.broker.message_notes import MAX_LOT_BYTES, MAX_MESSAGES, MessageNotes, TakenMessage
 from llama_herd.worker.broker.queue_order import QueueOrder
 from llama_herd.worker.process import own_settings
 from tests.chaos.harness.patience import wait_until
@@ -148,9 +142,7 @@ def test_a_channel_that_closes_acks_before(redis: Redis, connection: Connection,
 
 
 def take(redis: Redis, num: int) -> list[TakenMessage]:
-    return run_call(
-        redis, take_messages(QUEUE, QueueOrder().of_next(QUEUE, num), MessageNotes.at(NOTES))
-    ).messages
+    return run_call(redis, MessageNotes.at(NOTES).take(QUEUE, QueueOrder().of_next(QUEUE, num))).messages
 
 
 def test_a_lot_that_its_worker_died_with_is_put_back_by_another(redis: Redis, connection: Connection) -> None:
@@ -166,14 +158,23 @@ def test_a_lot_that_its_worker_died_with_is_put_back_by_another(redis: Redis, co
 
 
 def test_a_lot_ends_with_the_message_that_makes_it_long(redis: Redis) -> None:
-    for size in (10, MAX_BYTES, 10):
+    for size in (10, MAX_LOT_BYTES, 10):
         redis.lpush(QUEUE, message("x", "x" * size))
     assert [len(take(redis, 3)), len(take(redis, 3))] == [2, 1]
 
 
 #: Messages that Celery reads or not, and whatever else anybody may push.
 ODD = [
-    *(message("x", "x" * MAX_BYTES), message(7), message(), message("é"), message("x" * 129), "[]", "{", ""),
+    *(
+        message("x", "x" * MAX_LOT_BYTES),
+        message(7),
+        message(),
+        message("é"),
+        message("x" * 129),
+        "[]",
+        "{",
+        "",
+    ),
     *(
         '{"properties": {"delivery_tag": "x", "delivery_info": 1}, "headers": {}}',
         '{"properties": {}}',

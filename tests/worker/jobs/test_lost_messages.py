@@ -10,8 +10,7 @@ from structlog.testing import capture_logs
 
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls, run_dialogue
 from llama_herd.tasks.protocol.priority import LANES, LOW, NORMAL, lists_of
-from llama_herd.worker.broker.message_lot import TakenMessage, take_messages
-from llama_herd.worker.broker.message_notes import MAX_BYTES, MAX_TAGS, MessageNotes
+from llama_herd.worker.broker.message_notes import MAX_BYTES, MAX_TAGS, MessageNotes, TakenMessage
 from llama_herd.worker.jobs.lost_messages import SEEN_S, SILENT_S, LostMessages
 from tests.worker.broker.queue_reader import NOTES, QUEUE, TIMES, message, push
 
@@ -41,7 +40,7 @@ def clock(redis: Redis) -> Clock:
 
 
 def take(redis: Redis, num: int) -> list[TakenMessage]:
-    return run_call(redis, take_messages(QUEUE, [lists_of(QUEUE)] * num, NOTED)).messages
+    return run_call(redis, NOTED.take(QUEUE, [lists_of(QUEUE)] * num)).messages
 
 
 def fall_silent(redis: Redis, silent_s: float = SILENT_S + 1) -> None:

@@ -29,13 +29,7 @@ from llama_herd.worker.broker.held_places import HeldPlaces
 from llama_herd.worker.broker.later_tasks import LaterTasks
 from llama_herd.worker.broker.long_messages import TooLong, short_stand_in
 from llama_herd.worker.broker.message_json import UNREADABLE
-from llama_herd.worker.broker.message_lot import (
-    MAX_MESSAGES,
-    MessageLot,
-    TakenMessage,
-    take_messages,
-)
-from llama_herd.worker.broker.message_notes import MessageNotes
+from llama_herd.worker.broker.message_notes import MAX_MESSAGES, MessageLot, MessageNotes, TakenMessage
 from llama_herd.worker.broker.message_wait import MessageWait
 from llama_herd.worker.broker.queue_order import QueueOrder
 from llama_herd.worker.broker.spoilt_queues import SpoiltQueues
@@ -293,7 +287,7 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         """Take messages. If all rows are taken here, the last ones are left to others, for a while."""
         orders, left = self._order.of_next(queue, num), self._left.get(queue, "")
         leave = 0 if self._num_free_rows else self.num_others()
-        taking = take_messages(queue, orders, self.notes, leave, left)
+        taking = self.notes.take(queue, orders, leave, left)
         try:
             with self.conn_or_acquire() as client:
                 lot = run_call(client, taking)
