@@ -58,9 +58,31 @@ def escapes(schema: dict[str, Any]) -> list[str]:
         ({"type": "number", "maximum": 10**17}, [f"{10**17}", "99999999999999999.5"]),
         ({"type": "number", "minimum": 0.1, "maximum": 0.3}, ["0.1", "0.3", "0.100000000000000000001"]),
         ({"maximum": 10**400}, ["1", "9" * 400]),
+        ({"type": "integer", "minimum": 10**17}, [f"{10**17}", f"{2 * 10**17}", f"{2**63 - 1024}"]),
+        ({"type": "integer", "maximum": -(10**17)}, [f"-{10**17}", f"-{2 * 10**17}", f"-{2**63 - 1024}"]),
+        ({"type": "integer", "maximum": 2**70}, ["-1", "1", f"{2**63 - 1024}"]),
+        ({"type": "integer", "minimum": -(2**70)}, ["-1", "1", f"-{2**63 - 1024}"]),
+        ({"multipleOf": 0.5, "minimum": 1}, ["1", "1.5", "99999999999999.5"]),
+        ({"multipleOf": 0.5, "maximum": -1}, ["-1", "-1.5", "-99999999999999.5"]),
     ],
 )
 def test_a_bound_that_can_be_held_is_taken(schema: dict[str, Any], texts: list[str]) -> None:
     answer = judge_form("json", json.dumps(schema))
     assert [one for one in texts if takes(answer.text, one)] == texts
     assert not [one for one in texts if problem(schema, one)]
+
+
+@pytest.mark.parametrize(
+    ("divisors", "is_taken"),
+    [
+        ((65_535, 65_537), True),
+        ((65_535, 65_537, 65_535, 65_537), True),
+        ((65_536, 65_537), False),
+        ((65_535, 65_537, 2), False),
+        ((0.5, 1.5, 0.5), True),
+    ],
+)
+def test_as_many_divisors_are_taken_as_may_meet(divisors: tuple[float, ...], is_taken: bool) -> None:
+    properties = {f"p{number}": {"multipleOf": divisor} for number, divisor in enumerate(divisors)}
+    answer = judge_form("json", json.dumps({"properties": properties}))
+    assert (answer.kind == "text") == is_taken, answer
