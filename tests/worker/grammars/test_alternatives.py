@@ -112,3 +112,11 @@ def test_names_keep_their_order_beside_alternatives() -> None:
     apart = [{"properties": {"a": True}, "type": "object"}, {"type": "null"}]
     answer = judge_form("json", json.dumps({"oneOf": apart, "properties": {"b": True}}))
     assert [takes(answer.text, one) for one in ('{"a":1,"b":2}', '{"b":2,"a":1}')] == [True, False]
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_name_with_few_texts_is_required_where_a_discriminator_names_it_alone(is_named: bool) -> None:
+    schema: dict[str, Any] = {"anyOf": [B, {"type": "null"}]}
+    schema |= {"discriminator": {"propertyName": "k"}} if is_named else {}
+    answer = judge_form("json", json.dumps(schema))
+    assert [takes(answer.text, one) for one in ('{"k":"b"}', "{}")] == [True, not is_named]

@@ -109,6 +109,7 @@ def test_rules_keep_their_names_apart(grammar: str, text: str) -> None:
         ("root ::= CANARY", "a rule that is used is not defined"),
         ('CANARY ::= "\nroot ::= "', "a rule that is used is not defined"),
         ('root ::= "a"\nroot ::= "b"', "line 2: a rule is defined twice"),
+        ('root ::= "a" )', "line 1: there must be the end of the line"),
         ('root ::= "a"{2,1}', "line 1: a count ends below its beginning"),
         ('root ::= "\\uD800"', "line 1: no character has this code"),
         ("root ::= " + "(" * 200, "line 1: groups are nested too deeply"),

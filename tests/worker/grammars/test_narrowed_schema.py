@@ -359,6 +359,23 @@ def test_a_record_of_patterns_alone_has_no_other_names(schema: dict[str, Any], o
 
 
 @pytest.mark.parametrize(
+    ("around", "text"),
+    [
+        ({"properties": {"b": RECORD}}, '{"b":{"b":1}}'),
+        ({"type": "array", "items": RECORD}, '[{"b":1}]'),
+        ({"additionalProperties": RECORD}, '{"c":{"b":1}}'),
+        ({"anyOf": [RECORD, {"type": "null"}]}, '{"b":1}'),
+        ({"allOf": [{"properties": {"b": RECORD}}]}, '{"b":{"b":1}}'),
+        ({"allOf": [{"type": "array", "items": {"type": "array", "items": RECORD}}]}, '[[{"b":1}]]'),
+        ({"properties": {"allOf": {"anyOf": [RECORD]}}}, '{"allOf":{"b":1}}'),
+    ],
+)
+def test_a_record_has_no_other_names_wherever_it_stands(around: dict[str, Any], text: str) -> None:
+    answer = judge_form("json", json.dumps(around))
+    assert [takes(answer.text, one) for one in (text.replace('"b":1', '"a":1'), text)] == [True, False]
+
+
+@pytest.mark.parametrize(
     "record",
     [
         {"propertyNames": {"minLength": 3, "pattern": "a"}},
@@ -368,6 +385,7 @@ def test_a_record_of_patterns_alone_has_no_other_names(schema: dict[str, Any], o
         {"propertyNames": {"pattern": "a", "anyOf": [{"const": "a"}]}},
         {"propertyNames": {"anyOf": [{"const": "a"}, {"minLength": 1}]}},
         {"propertyNames": {"minLength": True}},
+        {"propertyNames": {"minLength": 1, "maxLength": True}},
         {"propertyNames": {"format": "hostname"}},
         {"propertyNames": {"format": "regex"}},
         {"propertyNames": {"$ref": "#/$defs/a"}, "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"enum": ["a"]}}},
