@@ -27,7 +27,7 @@ from llama_herd.model.kernels.gpu.launch import Launch
 from llama_herd.model.kernels.gpu.products import HOPPER_TILES, TILES, Tile, dequantised, multiplied
 from llama_herd.model.kernels.gpu.rows import adding, gating, normalising, turning
 from llama_herd.model.kernels.gpu.span_attention import attending
-from llama_herd.model.kernels.rotation import TriedNorm
+from llama_herd.model.kernels.trials import TriedNorm
 from llama_herd.model.pages import PAGE_TOKENS
 from llama_herd.model.tiling import SPAN_TOKENS
 

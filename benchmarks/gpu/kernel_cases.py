@@ -13,9 +13,10 @@ from torch import Tensor
 
 from llama_herd.model.attention_inputs import Scoring, Seen
 from llama_herd.model.kernels.dequantize import dequantize
-from llama_herd.model.kernels.elementwise import ACTIVATION_NUMBERS, RowKernels, exact_gate, exact_norm
-from llama_herd.model.kernels.gpu.plain import attends_right, is_rounded, multiplies_right
-from llama_herd.model.kernels.rotation import HeadNorm, RotationKernel, TriedNorm
+from llama_herd.model.kernels.elementwise import ACTIVATION_NUMBERS, RowKernels
+from llama_herd.model.kernels.exact import attends_right, exact_gate, exact_norm, is_rounded, multiplies_right
+from llama_herd.model.kernels.rotation import HeadNorm, RotationKernel
+from llama_herd.model.kernels.trials import TriedNorm
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 
 #: Runs that are timed; their median counts.

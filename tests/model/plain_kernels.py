@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from llama_herd.model.attention_inputs import Scoring, Seen, SeenSpans
-from llama_herd.model.kernels.gpu.plain import attend_plainly, tokens_of
+from llama_herd.model.kernels.exact import attend_plainly, tokens_of
 from llama_herd.model.llama2 import Llama
 
 

@@ -2,19 +2,35 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from llama_herd.model.kernels.elementwise import (
     ACTIVATION_NUMBERS,
     Elementwise,
-    exact_norm,
-    is_close,
-    is_gated_right,
+    RowKernels,
 )
+from llama_herd.model.kernels.exact import exact_gate, exact_norm
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.llama2 import Mlp, RMSNorm
 from tests.closeness import assert_close
 
 pytestmark = pytest.mark.long
+
+#: What float32 may round, and what one rounding to bfloat16 changes at most, in parts of a number.
+FLOAT32_ROUNDING, BFLOAT16_ROUNDING = 3e-6, 2**-8
+
+
+def is_close(y: Tensor, exact: Tensor, size: Tensor | float = 0.0) -> bool:
+    """Whether y is what it would be in float64, but for rounding, also of numbers of a size."""
+    rounding = FLOAT32_ROUNDING + (BFLOAT16_ROUNDING if y.dtype is torch.bfloat16 else 0)
+    return bool(((y.double() - exact).abs() <= rounding * exact.abs() + 1e-8 * size + 1e-30).all())
+
+
+def is_gated_right(kernels: RowKernels, gate_up: Tensor, activation: str) -> bool:
+    """Whether a gate is what float64 says: of a gelu that is all but shut, but for a bit of its input."""
+    gate, up = gate_up.double().chunk(2, dim=-1)
+    size = 0.0 if activation == "silu" else (gate * up).abs()
+    return is_close(kernels.gate(gate_up, activation), exact_gate(gate_up, activation), size)
 
 
 @pytest.fixture(scope="module")

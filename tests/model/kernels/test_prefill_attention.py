@@ -12,12 +12,7 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.attention_inputs import Scoring, Seen, SeenSpans
-from llama_herd.model.kernels.attention import (
-    BFLOAT16_ROUNDING,
-    FLOAT32_ROUNDING,
-    WEIGHT_ROUNDING,
-    PrefillAttention,
-)
+from llama_herd.model.kernels.attention import PrefillAttention
 from llama_herd.model.kernels.instruction_set import AMX, AVX512_BF16, AVX512_VNNI
 from llama_herd.model.kernels.native import Kernels
 from llama_herd.model.pages import PAGE_TOKENS
@@ -25,6 +20,12 @@ from tests.model.kernels.nan_cache import NanCache
 from tests.model.native_library import kernels_of
 
 pytestmark = pytest.mark.long
+
+#: What sums in float32 may be away from sums in float64, in parts of the sum of their terms' sizes.
+FLOAT32_ROUNDING = 3e-6
+BFLOAT16_ROUNDING = 2**-8
+#: What weights in bfloat16, of a rough exponential, may change in parts of the sum of weight x |value|.
+WEIGHT_ROUNDING = 2**-8 + 2**-12
 
 
 @pytest.fixture(scope="module", params=[AVX512_VNNI, AVX512_BF16, AMX], ids=lambda set: set.name)

@@ -4,17 +4,14 @@ Shapes: T tokens of the ragged batch, C hidden size, F ffn size.
 """
 
 import ctypes
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, silu
 
 from llama_herd.model.kernels.library import DTYPES, NUMBER, POINTER, LibraryPart
-
-#: What float32 may round, and what one rounding to bfloat16 changes at most, in parts of a number.
-FLOAT32_ROUNDING, BFLOAT16_ROUNDING = 3e-6, 2**-8
-
+from llama_herd.model.kernels.trials import TRIED, rows_are_right
 
 #: herd::Activation, by the names in config.json.
 ACTIVATION_NUMBERS = {"silu": 0, "gelu_pytorch_tanh": 1}
@@ -89,35 +86,5 @@ def load_elementwise(library: ctypes.CDLL) -> Elementwise | None:
     library.herd_norm.argtypes = [POINTER, POINTER, POINTER, NUMBER, NUMBER, ctypes.c_float, *ends]
     library.herd_gate.argtypes = [POINTER, POINTER, NUMBER, NUMBER, NUMBER, *ends]
     found = Elementwise(library)
-    x, weight = torch.randn(3, 310) * 3, torch.randn(310)
-    right = all(
-        is_close(found.norm(rows, weight, 1e-5), exact_norm(rows, weight, 1e-5))
-        and all(is_gated_right(found, rows, activation) for activation in ACTIVATION_NUMBERS)
-        for rows in (x, x.bfloat16())
-    )
-    return found if right else None
-
-
-def exact_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """RMSNorm in float64."""
-    wide = x.double()
-    return wide * (wide.square().mean(dim=-1, keepdim=True) + eps).rsqrt() * weight.double()
-
-
-def exact_gate(gate_up: Tensor, activation: str) -> Tensor:
-    """A gate in float64."""
-    gate, up = gate_up.double().chunk(2, dim=-1)
-    return (silu(gate) if activation == "silu" else gelu(gate, approximate="tanh")) * up
-
-
-def is_close(y: Tensor, exact: Tensor, size: Tensor | float = 0.0) -> bool:
-    """Whether y is what it would be in float64, but for rounding, also of numbers of a size."""
-    rounding = FLOAT32_ROUNDING + (BFLOAT16_ROUNDING if y.dtype is torch.bfloat16 else 0)
-    return bool(((y.double() - exact).abs() <= rounding * exact.abs() + 1e-8 * size + 1e-30).all())
-
-
-def is_gated_right(kernels: RowKernels, gate_up: Tensor, activation: str) -> bool:
-    """Whether a gate is what float64 says: of a gelu that is all but shut, but for a bit of its input."""
-    gate, up = gate_up.double().chunk(2, dim=-1)
-    size = 0.0 if activation == "silu" else (gate * up).abs()
-    return is_close(kernels.gate(gate_up, activation), exact_gate(gate_up, activation), size)
+    needs = (replace(TRIED, dtype=dtype, activation=name) for dtype in DTYPES for name in ACTIVATION_NUMBERS)
+    return found if all(rows_are_right(found, each) for each in needs) else None

@@ -4,13 +4,14 @@ Shapes: T tokens of the ragged batch, H heads, K kv heads, D head dim, N cells o
 """
 
 import ctypes
-from itertools import product
-from typing import NamedTuple, Protocol
+from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from llama_herd.model.kernels.library import DTYPES, NUMBER, POINTER, LibraryPart, members
+from llama_herd.model.kernels.trials import TRIED, rotation_is_right
 
 
 class HeadNorm(Protocol):
@@ -103,30 +104,5 @@ def load_rotation(library: ctypes.CDLL) -> Rotation | None:
     library.herd_rotate.restype = None
     library.herd_rotate.argtypes = [ctypes.c_void_p, ctypes.c_bool, ctypes.c_int]
     rotation = Rotation(library)
-    kinds = product(DTYPES, (False, True))
-    return rotation if all(_is_right(rotation, dtype, has_norm) for dtype, has_norm in kinds) else None
-
-
-class TriedNorm(NamedTuple):
-    """A `HeadNorm` to try kernels with."""
-
-    weight: Tensor
-    eps: float
-
-
-def _is_right(rotation: Rotation, dtype: torch.dtype, has_norm: bool) -> bool:
-    """Whether random numbers are normalised and turned as torch does it, and put where they belong."""
-    T, H, K, D, cells = 5, 3, 2, 44, torch.tensor([3, 1, 130, 64, 7])
-    qkv, (cos, sin) = torch.randn(T, H + 2 * K, D).to(dtype), torch.randn(2, T, 1, D)
-    cached = torch.zeros(2, K, 3, 64, D, dtype=dtype)
-    qk, values = qkv[:, : H + K].float(), qkv[:, H + K :].clone()
-    norm = TriedNorm(torch.rand(H + K, D) + 0.5, 1e-5) if has_norm else None
-    if norm is not None:
-        qk = qk * (qk.square().mean(dim=-1, keepdim=True) + norm.eps).rsqrt() * norm.weight
-    expected = qk * cos + qk.roll(D // 2, dims=-1) * sin
-    rotation(qkv, cos, sin, cached, cells, norm)
-    keys, found = cached.flatten(2, 3)[:, :, cells].transpose(1, 2)  # (T, K, D) each
-    rounding = 1e-5 if dtype is torch.float32 else 2 ** -(6 if has_norm else 7)  # rounded once more
-    is_turned = torch.allclose(qkv[:, : H + K].float(), expected, atol=rounding, rtol=rounding)
-    is_kept = keys.equal(qkv[:, H : H + K]) and found.equal(values)
-    return is_turned and is_kept and bool(cached.count_nonzero() <= 2 * T * K * D)
+    needs = (replace(TRIED, dtype=dtype, qk_norm=has_norm) for dtype in DTYPES for has_norm in (False, True))
+    return rotation if all(rotation_is_right(rotation, each) for each in needs) else None

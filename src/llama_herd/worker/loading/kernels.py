@@ -14,8 +14,8 @@ from llama_herd.worker.loading.memory_plan import compute_dtype, torch_dtype
 from llama_herd.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
-    from llama_herd.model.kernels.gpu.needs import Needs
     from llama_herd.model.kernels.native import Kernels
+    from llama_herd.model.kernels.trials import Needs
 
 
 def kernels_of(
@@ -59,7 +59,7 @@ def _triton_kernels(needs: "Needs", device: str) -> AnyKernels:
 
 def needs_of(settings: WorkerSettings, device: str, file: ModelFile) -> "Needs":
     """Return the needs of a model on a GPU: the types, widths and heads that kernels must handle."""
-    from llama_herd.model.kernels.gpu.needs import Needs
+    from llama_herd.model.kernels.trials import Needs
 
     config = file.config
     return Needs(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.attention_inputs import Scoring, Seen
-from llama_herd.model.kernels.gpu.plain import attends_right
+from llama_herd.model.kernels.exact import attends_right
 from llama_herd.model.pages import PAGE_TOKENS, pages_for
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -5,8 +5,8 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as GGMLType
 
 from llama_herd.model.kernels.dequantize import dequantize
+from llama_herd.model.kernels.exact import multiplies_right
 from llama_herd.model.kernels.gpu.block_parts import PARTED_TYPES
-from llama_herd.model.kernels.gpu.plain import multiplies_right
 
 TYPES = sorted(PARTED_TYPES)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

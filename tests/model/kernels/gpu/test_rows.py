@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from llama_herd.model.kernels.elementwise import ACTIVATION_NUMBERS, exact_gate, exact_norm
-from llama_herd.model.kernels.gpu.plain import ROUNDING, is_rounded
-from llama_herd.model.kernels.rotation import TriedNorm
+from llama_herd.model.kernels.elementwise import ACTIVATION_NUMBERS
+from llama_herd.model.kernels.exact import ROUNDING, exact_gate, exact_norm, is_rounded
+from llama_herd.model.kernels.trials import TriedNorm
 from llama_herd.model.pages import PAGE_TOKENS
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.attention_inputs import Scoring, Seen, SeenSpans
-from llama_herd.model.kernels.gpu.plain import attends_right, tokens_of
+from llama_herd.model.kernels.exact import attends_right, tokens_of
 from tests.model.kernels.gpu.test_attention import DTYPES, HEADS, Case, case
 
 #: Of each sequence so many tokens, and the last ones of them attend.

@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType as GGMLType
 
 from llama_herd.model.kernels.gpu.block_parts import PARTED_TYPES
 from llama_herd.model.kernels.gpu.load import complaint_of
-from llama_herd.model.kernels.gpu.needs import Needs
+from llama_herd.model.kernels.trials import Needs
 
 NEEDS = Needs(
     dtype=torch.bfloat16,

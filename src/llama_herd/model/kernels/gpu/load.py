@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from llama_herd.model.kernels.gpu.needs import Needs
+from llama_herd.model.kernels.trials import Needs
 from llama_herd.model.kernels.unloaded import UnloadedKernels, no_kernels
 
 if TYPE_CHECKING:

@@ -1,13 +1,12 @@
-"""Reference kernels in plain torch, against which the kernels for a GPU are checked.
+"""What kernels compute, in plain torch, and whether a result of theirs is that but for rounding.
 
 Shapes: T tokens of the ragged batch, R of them that attend, H heads, K kv heads, D head dim, S keys,
 N rows (outputs), C columns (inputs).
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
+from torch.nn.functional import gelu, silu
 
 from llama_herd.model.attention_inputs import Scoring, Seen, SeenSpans
 from llama_herd.model.pages import PAGE_TOKENS
@@ -25,12 +24,11 @@ def attend_plainly(q: Tensor, cached: Tensor, seen: Seen, scoring: Scoring) -> T
     for row, num_keys, table in tokens:
         at = torch.arange(max(0, num_keys - window) if window else 0, num_keys, device=q.device)
         pages = seen.pages[table + at // PAGE_TOKENS]
-        both = cached[:, :, pages, at % PAGE_TOKENS]  # (2, K, S, D)
-        keys, values = both.repeat_interleave(q.shape[1] // both.shape[1], dim=1)  # (H, S, D) each
-        scores = scale * torch.einsum("hd,hsd->hs", q[row], keys)
+        keys, values = cached[:, :, pages, at % PAGE_TOKENS]  # (K, S, D) each
+        scores = scale * torch.einsum("kgd,ksd->kgs", q[row].unflatten(0, (len(keys), -1)), keys)
         if cap:
             scores = cap * (scores / cap).tanh()
-        found.append(torch.einsum("hs,hsd->hd", scores.softmax(dim=-1), values))
+        found.append(torch.einsum("kgs,ksd->kgd", scores.softmax(dim=-1), values).flatten(0, 1))
     return torch.stack(found)
 
 
@@ -52,6 +50,18 @@ def attends_right(y: Tensor, q: Tensor, cached: Tensor, seen: Seen, scoring: Sco
     return bool(((y.double() - exact).abs() <= ROUNDING[y.dtype] * size).all())
 
 
+def exact_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMSNorm in float64."""
+    wide = x.double()
+    return wide * (wide.square().mean(dim=-1, keepdim=True) + eps).rsqrt() * weight.double()
+
+
+def exact_gate(gate_up: Tensor, activation: str) -> Tensor:
+    """A gate in float64."""
+    gate, up = gate_up.double().chunk(2, dim=-1)
+    return (silu(gate) if activation == "silu" else gelu(gate, approximate="tanh")) * up
+
+
 def is_rounded(y: Tensor, exact: Tensor, size: float = 0.0) -> bool:
     """Whether y is exact, but for rounding; `size`: of terms that may cancel each other."""
     room = ROUNDING[y.dtype] * exact.abs() + 1e-6 * (1 + size)
@@ -62,14 +72,3 @@ def multiplies_right(y: Tensor, x: Tensor, matrix: Tensor) -> bool:
     """Whether y (T, N) is x (T, C) @ matrix.T (N, C), but for rounding."""
     x, matrix = x.double(), matrix.double()
     return bool(((y.double() - x @ matrix.T).abs() <= ROUNDING[y.dtype] * (x.abs() @ matrix.abs().T)).all())
-
-
-def complaint_of_check(check: Callable[[], bool], device: torch.device) -> str:
-    """Why a kernel that is so checked cannot be used; empty if it can."""
-    try:
-        return "" if check() else "its results are wrong"
-    except Exception as error:  # whatever a compiler or a driver may raise: the plain path is there
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)  # raises where nothing else can run either
-        lines = str(error).strip().splitlines() or [""]
-        return f"{type(error).__name__}: {lines[0]}"
