@@ -26,6 +26,7 @@ from llama_herd.worker.loading.device import pin_device
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.gpu.ties import first_real_difference
+from tests.model.page_laws import check_prefixes
 from tests.model.tiny_embedder import TEXTS, write_gguf
 from tests.model.tiny_family import TINY_FAMILIES
 from tests.tiny import WIDE, tiny_vocabulary, write_tiny_gguf
@@ -205,7 +206,7 @@ def test_pages_are_conserved_when_requests_end_come_and_are_cancelled(model: Loa
         if chance.random() < 0.1:
             engine.abort([chance.choice(sequences).info], "cancelled")
         engine.step()
-        model.cache.prefixes.check()
+        check_prefixes(model.cache.prefixes)
     assert model.cache.pages.num_held == 0
 
 
@@ -254,7 +255,7 @@ def test_an_out_of_memory_is_the_error_of_the_request_that_needs_the_memory(tmp_
         torch.cuda.set_per_process_memory_fraction(1.0)
     reasons = {one.sequence: one.finish_reason for one in outputs if isinstance(one, Finished)}
     assert reasons == {**dict.fromkeys([one.info for one in small], "length"), large.info: "error"}
-    model.cache.prefixes.check()
+    check_prefixes(model.cache.prefixes)
 
 
 def test_a_wrong_index_lists_the_cards() -> None:

@@ -13,6 +13,7 @@ from hypothesis.stateful import (
 
 from llama_herd.model.pages import PAGE_TOKENS, Pages, pages_for
 from llama_herd.model.prefix_cache import Digest, PageCopy, PrefixCache, Reservation, page_digest, root_digest
+from tests.model.page_laws import check_prefixes
 
 NUM_PAGES = 10
 
@@ -112,7 +113,7 @@ class PrefixMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_owner_reads_what_is_its_own(self) -> None:
-        self.cache.check()
+        check_prefixes(self.cache)
         for owner in self.owners.values():
             computed = [self.storage[page] for page in owner.pages[: owner.num_computed]]
             assert computed == owner.digests[: owner.num_computed]
@@ -252,4 +253,4 @@ def test_a_fork_shares_full_pages_where_it_can_and_copies_the_rest(consecutive: 
     first_own = 0 if consecutive else 2
     assert fork.copies == tuple(map(PageCopy, parent.pages[first_own:3], fork.pages[first_own:3]))
     assert fork.pages[:first_own] == parent.pages[:first_own]
-    cache.check()
+    check_prefixes(cache)

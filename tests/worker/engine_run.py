@@ -12,6 +12,7 @@ from llama_herd.worker.engine.interface import Admitted, Finished, NewTokens, Se
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
+from tests.model.page_laws import check_prefixes
 
 #: A prompt of several pages.
 PREFIX = "once upon a time in a village far away " * 5
@@ -85,6 +86,6 @@ def run(model: LoadedModel, settings: WorkerSettings, sequences: list[Sequence])
 def finish(engine: Engine) -> None:
     while engine.has_work:
         engine.step()
-        engine.prefixes.check()
+        check_prefixes(engine.prefixes)
     assert engine.prefixes.pages.num_held == 0
     assert not engine._sequences, "it knows nothing of those that have ended"

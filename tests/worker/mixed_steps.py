@@ -19,6 +19,7 @@ from llama_herd.worker.engine.prefill_budget import PrefillBudget
 from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
+from tests.model.page_laws import check_prefixes
 from tests.worker.engine_run import PREFIX, Collector, finish, sequence
 from tests.worker.overlapping import Overlapping
 from tests.worker.ways_to_draw import MODES, Said, job_of, said
@@ -145,7 +146,7 @@ def run_crowded(
             engine.submit(sequence(model, f"urgent-{num_urgent}", prompt, max_tokens=rng.randint(1, 6)))
             num_urgent += 1
         engine.step()
-        engine.prefixes.check()
+        check_prefixes(engine.prefixes)
         lost.update(one.job_id for one in engine.scheduler.waiting if one.ids)
     return sink, lost
 
@@ -195,7 +196,7 @@ def disturb(
             doomed.append(rng.choice(half))
             engine.abort([doomed[-1].info], rng.choice(["cancelled", "deadline", "dropped"]))
         engine.step()
-        engine.prefixes.check()
+        check_prefixes(engine.prefixes)
     assert engine.prefixes.pages.num_held == 0
     return said(sink), {(one.job_id, one.choice) for one in doomed}
 

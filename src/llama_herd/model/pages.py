@@ -2,7 +2,7 @@
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Container, Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Sequence
 from itertools import accumulate
 from operator import attrgetter
 
@@ -43,11 +43,6 @@ class Pages:
     def num_held(self) -> int:
         """Pages that some owner holds; others in use are only kept."""
         return len(self._num_owners)
-
-    @property
-    def held(self) -> Mapping[Hashable, tuple[int, ...]]:
-        """The pages of each owner, in the order of its tokens."""
-        return self._held
 
     def reserve(self, owner: Hashable, num_tokens: int, shared: Sequence[int] = ()) -> tuple[int, ...] | None:
         """Give `owner` the pages for `num_tokens` tokens at once, or None when there is no room now.
@@ -100,25 +95,6 @@ class Pages:
         if best is None or sums[best.stop] - sums[best.start] > len(self._num_holders):
             return None
         return best
-
-    def check(self, kept: Sequence[int] = ()) -> None:
-        """Raise RuntimeError unless every page is free or has just its owners and `kept` as holders."""
-        free = [page for run in self._free for page in run]
-        owners = Counter(page for pages in self._held.values() for page in pages)
-        holders = owners + Counter(kept)
-        if sorted([*free, *holders]) != list(range(self.num_pages)):
-            raise RuntimeError(
-                f"{self.num_pages} pages are not {len(free)} free and {len(holders)} held, once each"
-            )
-        if holders != +self._num_holders:
-            raise RuntimeError(f"holders are counted as {dict(self._num_holders)}, but are {dict(holders)}")
-        if owners != self._num_owners:
-            raise RuntimeError(f"owners are counted as {dict(self._num_owners)}, but are {dict(owners)}")
-        if self._free != _joined(self._free) or not all(self._free):
-            raise RuntimeError(f"free runs touch, overlap or are empty: {self._free}")
-        for owner, pages in self._held.items():
-            if self.consecutive and pages != tuple(range(pages[0], pages[0] + len(pages))):
-                raise RuntimeError(f"{owner} holds pages {pages}, which are not consecutive")
 
     def _let_go(self, pages: Sequence[int]) -> None:
         for page in pages:

@@ -124,13 +124,6 @@ class PrefixCache:
             if digest in self._page_of:
                 self.pages.drop(self._page_of.pop(digest))
 
-    def check(self) -> None:
-        """Raise RuntimeError on a broken invariant; callable at any time."""
-        self.pages.check(kept=tuple(self._page_of.values()))
-        strangers = set(self._promised.values()) - set(self.pages.held)
-        if strangers:
-            raise RuntimeError(f"pages are promised by {sorted(map(str, strangers))}, who hold none")
-
     def _find(self, digests: Sequence[Digest]) -> tuple[int, ...]:
         found: list[int] = []
         for digest in digests:

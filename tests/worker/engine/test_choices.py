@@ -26,6 +26,7 @@ from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.local.processes import PATIENCE_S, WorkerProcess
+from tests.model.page_laws import check_prefixes
 from tests.tiny import write_tiny_gguf
 
 PROMPT_IDS = tuple(random.Random(1).choices(range(5, 90), k=150))
@@ -69,7 +70,7 @@ class Run:
         engine.scheduler.next_batch = counted  # type: ignore[method-assign]
         while engine.has_work:
             engine.step()
-            engine.prefixes.check()
+            check_prefixes(engine.prefixes)
         assert engine.prefixes.pages.num_held == 0
         for sequence in submitted:
             self.ids[sequence.choice] = sequence.ids
@@ -197,7 +198,7 @@ def test_an_output_that_fails_leaves_its_pages_sound_for_the_others(
     engine.scheduler.remove(several[0], is_sound=False)
     while engine.has_work:
         engine.step()
-        engine.prefixes.check()
+        check_prefixes(engine.prefixes)
     assert [several[1].ids, several[2].ids] == [expected[1], expected[2]]
 
 
@@ -213,7 +214,7 @@ def test_a_waiting_output_needs_no_relative_that_has_gone(
     engine.abort([several[0].info], "cancelled")
     while engine.has_work:
         engine.step()
-        engine.prefixes.check()
+        check_prefixes(engine.prefixes)
     assert [len(one.ids) for one in several] == [0, 10, 10]
 
 
@@ -228,7 +229,7 @@ def test_an_output_that_scores_the_prompt_computes_it_though_another_has_it(
     engine.submit(first)
     while engine.has_work:
         engine.step()
-        engine.prefixes.check()
+        check_prefixes(engine.prefixes)
     assert len(first.prompt_scores) == len(LONG) - 1
 
 

@@ -19,6 +19,7 @@ from llama_herd.worker.engine.sequence import Sequence
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.examples import for_any
+from tests.model.page_laws import check_prefixes
 from tests.worker.engine.test_scheduler import BUDGET, MAX_ROWS, NUM_PAGES, new_scheduler, sequence, step
 from tests.worker.engine_run import Collector, finish, sequence as job_sequence, with_empty_cache
 from tests.worker.overlapping import Overlapping
@@ -290,7 +291,7 @@ def disturb(
     while engine.has_work or engine.scheduler.running:
         engine.step()
         engine.confirm(sink.admitted)
-        engine.prefixes.check()
+        check_prefixes(engine.prefixes)
         if number < len(low) and rng.random() < 0.25:
             prompt = rng.choice(["now", "now and " * rng.randint(1, 20)])
             engine.submit(job_sequence(model, f"urgent-{number}", prompt, max_tokens=rng.randint(1, 6)))

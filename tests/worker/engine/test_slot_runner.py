@@ -17,6 +17,7 @@ from llama_herd.worker.engine.step_graphs import StepGraphs
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.examples import seeds
+from tests.model.page_laws import check_prefixes
 from tests.model.plain_kernels import with_plain_kernels
 from tests.worker.engine_run import PREFIX, Collector, finish, run, sequence
 from tests.worker.overlapping import Overlapping, run_overlapping, with_layers
@@ -73,7 +74,7 @@ def test_jobs_that_come_and_go_at_any_step_get_the_same(
             if one.job_id in cancelled and one.ids and rng.random() < 0.2:
                 engine.abort([one.info], "cancelled")
         engine.step()
-        engine.prefixes.check()
+        check_prefixes(engine.prefixes)
     assert engine.prefixes.pages.num_held == 0
     for name, lines in said(sink).items():
         if "cancelled" in lines:

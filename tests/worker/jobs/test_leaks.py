@@ -25,6 +25,7 @@ from llama_herd.worker.jobs.tenancy import ClaimedJobs
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from tests.chaos.harness.patience import wait_until
+from tests.model.page_laws import check_prefixes
 from tests.worker.jobs.sent_message import SentMessage
 
 pytestmark = [pytest.mark.redis, pytest.mark.long, pytest.mark.usefixtures("restless")]
@@ -135,7 +136,7 @@ def test_of_jobs_that_end_and_go_at_any_moment_nothing_stays(
     cache = model.cache
     done(lambda: all(map(crowd.is_done, crowd.messages)), f"{crowd} every message is done with")
     done(lambda: not (engine.stats.num_running or engine.num_waiting), f"{crowd} the engine is empty")
-    cache.prefixes.check()
+    check_prefixes(cache.prefixes)
     assert cache.pages.num_held == 0
     assert max(message.num_done for message in crowd.messages) == 1
     for job_id in crowd.job_ids:

@@ -21,6 +21,7 @@ from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.startup import start_service
 from tests.chaos.harness.patience import wait_until
+from tests.model.page_laws import check_prefixes
 from tests.tiny import write_tiny_gguf
 
 pytestmark = pytest.mark.redis
@@ -101,7 +102,7 @@ def test_nothing_of_it_remains_but_the_steps(tiny_settings: WorkerSettings, redi
         cache, status = model_of(service).cache, service.standing.status()
         assert cache.pages.num_free == cache.pages.num_pages
         assert cache.prefixes.num_queried_tokens == 0
-        cache.prefixes.check()
+        check_prefixes(cache.prefixes)
         assert (status.running, status.waiting, status.kv_cache_usage) == (0, 0, 0)
         assert (status.prefix_hit_rate, status.prefix_cache_hits) == (0, 0)
         assert status.steps > 0
