@@ -5,12 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from llama_herd.model.kernels.build import find
+from llama_herd.model.kernels import build
 from llama_herd.model.kernels.instruction_set import AVX_VNNI, INSTRUCTION_SETS, InstructionSet
 from llama_herd.model.kernels.native import Kernels, load_library
 
 #: For all but products of bytes, in which alone a library for AVX-VNNI is another than one for AVX2.
 DISTINCT_SETS = tuple(set for set in INSTRUCTION_SETS if set is not AVX_VNNI)
+
+
+def find(folder: Path, set: InstructionSet) -> Path | None:
+    """The newest whole library of today's sources for an instruction set."""
+    return next((path for path, complaint in build._complaints(folder, set) if not complaint), None)
 
 
 @cache

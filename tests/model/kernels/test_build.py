@@ -15,10 +15,11 @@ import pytest
 
 from llama_herd.errors import BadInput
 from llama_herd.model.kernels import build as module
-from llama_herd.model.kernels.build import build, find
+from llama_herd.model.kernels.build import build
 from llama_herd.model.kernels.instruction_set import AVX2, INSTRUCTION_SETS
 from llama_herd.model.kernels.native import Kernels, load_kernels
 from llama_herd.model.kernels.unloaded import UnloadedKernels, built_kernels
+from tests.model.native_library import find
 
 pytestmark = pytest.mark.skipif(bool(AVX2.complaint), reason=AVX2.complaint)
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from benchmarks.stored_blocks import SCALES_AT, stored_blocks
 from llama_herd.errors import BadInput
 from llama_herd.model.kernels.block_types import NUMBERS, TILED_TYPES
-from llama_herd.model.kernels.build import find
 from llama_herd.model.kernels.dequantize import dequantize
 from llama_herd.model.kernels.instruction_set import (
     AMX,
@@ -28,7 +27,7 @@ from llama_herd.model.sizes import BFLOAT16_BYTES, FLOAT32_BYTES
 from llama_herd.model.weights.form import WeightForm
 from llama_herd.model.weights.linear import NativeSegment
 from llama_herd.model.weights.weight import Weight
-from tests.model.native_library import DISTINCT_SETS, kernels_of
+from tests.model.native_library import DISTINCT_SETS, find, kernels_of
 
 pytestmark = pytest.mark.long
 

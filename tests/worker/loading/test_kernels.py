@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from llama_herd.model.files.open_model import open_model
-from llama_herd.model.kernels.build import find
 from llama_herd.model.kernels.instruction_set import AVX2, INSTRUCTION_SETS
 from llama_herd.model.kernels.native import load_kernels
 from llama_herd.model.weights.linear import BlockSegment, DenseSegment, NativeSegment
@@ -19,6 +18,7 @@ from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.loading.servable_model import ServableModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.cli.herd_command import invoke
+from tests.model.native_library import find
 from tests.tiny import WIDE, write_tiny_gguf
 
 #: The types of blocks that a library multiplies.

@@ -107,14 +107,6 @@ def build(folder: Path, sets: Sequence[InstructionSet] = INSTRUCTION_SETS) -> li
         raise BadInput(f"native kernels cannot be kept in {folder}: {error}. Fix: HERD_KERNELS_DIR") from None
 
 
-def find(folder: Path, set: InstructionSet) -> Path | None:
-    """The newest whole library of today's sources for an instruction set.
-
-    Raises BadInput when others than we and root can change the folder.
-    """
-    return next((path for path, complaint in _complaints(folder, set) if not complaint), None)
-
-
 def usable_sets() -> list[InstructionSet]:
     """The instruction sets that this machine has, the best first. Raises BadInput when there is none."""
     if not is_known_machine():
