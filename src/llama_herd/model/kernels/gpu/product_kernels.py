@@ -6,7 +6,8 @@ interleaved.
 Tensor cores multiply values that are scaled in float32 and rounded to the inputs' type, as when they are
 dequantised first. A single token is multiplied by the numbers themselves, and their sums are scaled.
 
-Shapes: N rows, M tokens, B blocks of a row; a tile has ROWS rows and BLOCKS blocks of each.
+Shapes: N rows, M tokens, B blocks of a row; a tile has ROWS rows and BLOCKS blocks of each. It is told by
+these rows (ROWS,), the first of its blocks, and how many blocks a row has.
 """
 
 import triton
@@ -15,8 +16,9 @@ from triton.language import constexpr
 
 
 @triton.jit
-def _part(pointer, row, block, num_blocks, at, SIZE: constexpr, IS_EVEN: constexpr):
+def _part(pointer, tile, at, SIZE: constexpr, IS_EVEN: constexpr):
     """Numbers of rows that have SIZE in each block, those `at` from the beginning of a block: (ROWS, any)."""
+    row, block, num_blocks = tile
     place = pointer + row[:, None] * (num_blocks * SIZE) + (block * SIZE + at)[None, :]
     if IS_EVEN:
         return tl.load(place)
@@ -77,138 +79,98 @@ def _six_bits(low, high, PLANE: constexpr, BIAS: constexpr):
 
 
 @triton.jit
-def _q8_0_half(values, halves, row, block, num_blocks, BLOCKS: constexpr, IS_EVEN: constexpr):
-    scale = _part(halves, row, block, num_blocks, tl.arange(0, BLOCKS), 1, IS_EVEN).to(tl.float32)
-    whole = _part(values, row, block, num_blocks, tl.arange(0, BLOCKS * 32), 32, IS_EVEN).to(tl.float32)
+def _q8_0_half(parts, tile, BLOCKS: constexpr, IS_EVEN: constexpr):
+    values, _, _, halves = parts
+    scale = _part(halves, tile, tl.arange(0, BLOCKS), 1, IS_EVEN).to(tl.float32)
+    whole = _part(values, tile, tl.arange(0, BLOCKS * 32), 32, IS_EVEN).to(tl.float32)
     return whole, scale, scale  # it has no offset, and none is read
 
 
 @triton.jit
-def _q8_0(values, halves, row, block, num_blocks, BLOCKS: constexpr, IS_EVEN: constexpr):
-    first = _q8_0_half(values, halves, row, block, num_blocks, BLOCKS // 2, IS_EVEN)
-    return first, _q8_0_half(values, halves, row, block + BLOCKS // 2, num_blocks, BLOCKS // 2, IS_EVEN)
+def _q8_0(parts, tile, BLOCKS: constexpr, IS_EVEN: constexpr):
+    row, block, num_blocks = tile
+    first = _q8_0_half(parts, tile, BLOCKS // 2, IS_EVEN)
+    return first, _q8_0_half(parts, (row, block + BLOCKS // 2, num_blocks), BLOCKS // 2, IS_EVEN)
 
 
 @triton.jit
-def _q4_0(values, halves, row, block, num_blocks, BLOCKS: constexpr, IS_EVEN: constexpr, BIAS: constexpr):
-    scale = _part(halves, row, block, num_blocks, tl.arange(0, BLOCKS), 1, IS_EVEN).to(tl.float32)
-    packed = _part(values, row, block, num_blocks, tl.arange(0, BLOCKS * 16), 16, IS_EVEN)
+def _q4_0(parts, tile, BLOCKS: constexpr, IS_EVEN: constexpr, BIAS: constexpr):
+    values, _, _, halves = parts
+    scale = _part(halves, tile, tl.arange(0, BLOCKS), 1, IS_EVEN).to(tl.float32)
+    packed = _part(values, tile, tl.arange(0, BLOCKS * 16), 16, IS_EVEN)
     low, high = _four_bits(packed, 0, BIAS), _four_bits(packed, 4, BIAS)
     return (low, scale, (8 + BIAS) * scale), (high, scale, (8 + BIAS) * scale)
 
 
 @triton.jit
-def _q4_k_group(
-    scales,
-    halves,
-    row,
-    block,
-    num_blocks,
-    PLANE: constexpr,
-    BLOCKS: constexpr,
-    IS_EVEN: constexpr,
-    BIAS: constexpr,
-):
+def _q4_k_group(parts, tile, PLANE: constexpr, BLOCKS: constexpr, IS_EVEN: constexpr, BIAS: constexpr):
     """Scales and offsets of groups 0, 2, 4, 6 of 32, or of the ones between: (ROWS, 4 a block) each."""
+    _, _, scales, halves = parts
     at = tl.arange(0, BLOCKS * 4)
     group = 2 * (at % 4) + PLANE
     place = at // 4 * 12 + group % 4
-    first = _part(scales, row, block, num_blocks, place, 12, IS_EVEN)
-    second = _part(scales, row, block, num_blocks, place + 4, 12, IS_EVEN)
-    third = _part(scales, row, block, num_blocks, place + 8, 12, IS_EVEN)
+    first = _part(scales, tile, place, 12, IS_EVEN)
+    second = _part(scales, tile, place + 4, 12, IS_EVEN)
+    third = _part(scales, tile, place + 8, 12, IS_EVEN)
     is_early = (group < 4)[None, :]
     fine = tl.where(is_early, first & 63, third & 15 | first >> 2 & 48).to(tl.float32)
     fine_minimum = tl.where(is_early, second & 63, third >> 4 | second >> 2 & 48).to(tl.float32)
-    scale = fine * _part(halves, row, block, num_blocks, at // 4 * 2, 2, IS_EVEN).to(tl.float32)
-    coarse_minimum = _part(halves, row, block, num_blocks, at // 4 * 2 + 1, 2, IS_EVEN).to(tl.float32)
+    scale = fine * _part(halves, tile, at // 4 * 2, 2, IS_EVEN).to(tl.float32)
+    coarse_minimum = _part(halves, tile, at // 4 * 2 + 1, 2, IS_EVEN).to(tl.float32)
     return scale, coarse_minimum * fine_minimum + BIAS * scale
 
 
 @triton.jit
-def _q4_k(
-    values, scales, halves, row, block, num_blocks, BLOCKS: constexpr, IS_EVEN: constexpr, BIAS: constexpr
-):
-    packed = _part(values, row, block, num_blocks, tl.arange(0, BLOCKS * 128), 128, IS_EVEN)
-    low_scale, low_offset = _q4_k_group(scales, halves, row, block, num_blocks, 0, BLOCKS, IS_EVEN, BIAS)
-    high_scale, high_offset = _q4_k_group(scales, halves, row, block, num_blocks, 1, BLOCKS, IS_EVEN, BIAS)
+def _q4_k(parts, tile, BLOCKS: constexpr, IS_EVEN: constexpr, BIAS: constexpr):
+    packed = _part(parts[0], tile, tl.arange(0, BLOCKS * 128), 128, IS_EVEN)
+    low_scale, low_offset = _q4_k_group(parts, tile, 0, BLOCKS, IS_EVEN, BIAS)
+    high_scale, high_offset = _q4_k_group(parts, tile, 1, BLOCKS, IS_EVEN, BIAS)
     low, high = _four_bits(packed, 0, BIAS), _four_bits(packed, 4, BIAS)
     return (low, low_scale, low_offset), (high, high_scale, high_offset)
 
 
 @triton.jit
 def _q6_k_plane(
-    low,
-    high,
-    scales,
-    halves,
-    row,
-    block,
-    num_blocks,
-    PLANE: constexpr,
-    BLOCKS: constexpr,
-    IS_EVEN: constexpr,
-    BIAS: constexpr,
+    number, parts, tile, PLANE: constexpr, BLOCKS: constexpr, IS_EVEN: constexpr, BIAS: constexpr
 ):
-    """Values 32 * PLANE and following of each 128; each 16 have a scale."""
-    number = _six_bits(low, high, PLANE, BIAS)
+    """Numbers 32 * PLANE and following of each 128; each 16 have a scale."""
+    _, _, scales, halves = parts
     at = tl.arange(0, BLOCKS * 4)
     place = at // 4 * 16 + at // 2 % 2 * 8 + PLANE * 2 + at % 2
-    fine = _part(scales, row, block, num_blocks, place, 16, IS_EVEN).to(tl.float32)
-    scale = fine * _part(halves, row, block, num_blocks, at // 4, 1, IS_EVEN).to(tl.float32)
+    fine = _part(scales, tile, place, 16, IS_EVEN).to(tl.float32)
+    scale = fine * _part(halves, tile, at // 4, 1, IS_EVEN).to(tl.float32)
     return number, scale, (32 + BIAS) * scale
 
 
 @triton.jit
-def _q6_k(
-    values,
-    high,
-    scales,
-    halves,
-    row,
-    block,
-    num_blocks,
-    BLOCKS: constexpr,
-    IS_EVEN: constexpr,
-    BIAS: constexpr,
-):
+def _q6_k(parts, tile, BLOCKS: constexpr, IS_EVEN: constexpr, BIAS: constexpr):
+    values, high, _, _ = parts
     at = tl.arange(0, BLOCKS * 64)
-    first = _part(values, row, block, num_blocks, at // 32 * 64 + at % 32, 128, IS_EVEN)  # low bits
-    second = _part(values, row, block, num_blocks, at // 32 * 64 + 32 + at % 32, 128, IS_EVEN)
-    bits = _part(high, row, block, num_blocks, at, 64, IS_EVEN)
+    first = _part(values, tile, at // 32 * 64 + at % 32, 128, IS_EVEN)  # low bits
+    second = _part(values, tile, at // 32 * 64 + 32 + at % 32, 128, IS_EVEN)
+    bits = _part(high, tile, at, 64, IS_EVEN)
     return (
-        _q6_k_plane(first, bits, scales, halves, row, block, num_blocks, 0, BLOCKS, IS_EVEN, BIAS),
-        _q6_k_plane(second, bits, scales, halves, row, block, num_blocks, 1, BLOCKS, IS_EVEN, BIAS),
-        _q6_k_plane(first, bits, scales, halves, row, block, num_blocks, 2, BLOCKS, IS_EVEN, BIAS),
-        _q6_k_plane(second, bits, scales, halves, row, block, num_blocks, 3, BLOCKS, IS_EVEN, BIAS),
+        _q6_k_plane(_six_bits(first, bits, 0, BIAS), parts, tile, 0, BLOCKS, IS_EVEN, BIAS),
+        _q6_k_plane(_six_bits(second, bits, 1, BIAS), parts, tile, 1, BLOCKS, IS_EVEN, BIAS),
+        _q6_k_plane(_six_bits(first, bits, 2, BIAS), parts, tile, 2, BLOCKS, IS_EVEN, BIAS),
+        _q6_k_plane(_six_bits(second, bits, 3, BIAS), parts, tile, 3, BLOCKS, IS_EVEN, BIAS),
     )
 
 
 @triton.jit
-def _planes(
-    values,
-    high,
-    scales,
-    halves,
-    row,
-    block,
-    num_blocks,
-    TYPE: constexpr,
-    BLOCKS: constexpr,
-    IS_EVEN: constexpr,
-    BIAS: constexpr,
-):
+def _planes(parts, tile, TYPE: constexpr, BLOCKS: constexpr, IS_EVEN: constexpr, BIAS: constexpr):
     """The planes of a tile: numbers (ROWS, values of a plane), and scales and offsets of their groups.
 
     A value is its number times its group's scale, minus the group's offset; Q8_0 has no offsets.
     """
     if TYPE == "Q8_0":
-        planes = _q8_0(values, halves, row, block, num_blocks, BLOCKS, IS_EVEN)
+        planes = _q8_0(parts, tile, BLOCKS, IS_EVEN)
     elif TYPE == "Q4_0":
-        planes = _q4_0(values, halves, row, block, num_blocks, BLOCKS, IS_EVEN, BIAS)
+        planes = _q4_0(parts, tile, BLOCKS, IS_EVEN, BIAS)
     elif TYPE == "Q4_K":
-        planes = _q4_k(values, scales, halves, row, block, num_blocks, BLOCKS, IS_EVEN, BIAS)
+        planes = _q4_k(parts, tile, BLOCKS, IS_EVEN, BIAS)
     else:
-        planes = _q6_k(values, high, scales, halves, row, block, num_blocks, BLOCKS, IS_EVEN, BIAS)
+        planes = _q6_k(parts, tile, BLOCKS, IS_EVEN, BIAS)
     return planes  # once: the compiler wants one type of what a function returns
 
 
@@ -280,9 +242,8 @@ def multiply(
     sums = tl.zeros([ROWS, TOKENS], tl.float32)
     first = tl.program_id(1) * part_blocks
     for block in tl.range(first, tl.minimum(first + part_blocks, num_blocks), BLOCKS):
-        planes = _planes(
-            values, high, scales, halves, own_row, block, num_blocks, TYPE, BLOCKS, IS_EVEN, BIAS
-        )
+        tile = (own_row, block, num_blocks)
+        planes = _planes((values, high, scales, halves), tile, TYPE, BLOCKS, IS_EVEN, BIAS)
         for plane in tl.static_range(PLANES):
             column = block * BLOCK_VALUES + _columns(plane, PLANES, RUN, BLOCKS * BLOCK_VALUES)
             place = x + own_token * (num_blocks * BLOCK_VALUES) + column[None, :]
@@ -320,9 +281,8 @@ def multiply_one(
     own_row = tl.minimum(row, num_rows - 1).to(tl.int64)
     sums = tl.zeros([ROWS, BLOCKS * BLOCK_VALUES // PLANES // 16], tl.float32)
     for block in tl.range(0, num_blocks, BLOCKS):
-        planes = _planes(
-            values, high, scales, halves, own_row, block, num_blocks, TYPE, BLOCKS, IS_EVEN, BIAS
-        )
+        tile = (own_row, block, num_blocks)
+        planes = _planes((values, high, scales, halves), tile, TYPE, BLOCKS, IS_EVEN, BIAS)
         for plane in tl.static_range(PLANES):
             column = block * BLOCK_VALUES + _columns(plane, PLANES, RUN, BLOCKS * BLOCK_VALUES)
             is_there = IS_EVEN | (column < num_blocks * BLOCK_VALUES)
@@ -364,7 +324,8 @@ def dequantise(
     """Write the values of one tile."""
     row, block = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1) * BLOCKS
     own_row = tl.minimum(row, num_rows - 1).to(tl.int64)
-    planes = _planes(values, high, scales, halves, own_row, block, num_blocks, TYPE, BLOCKS, IS_EVEN, 0)
+    tile = (own_row, block, num_blocks)
+    planes = _planes((values, high, scales, halves), tile, TYPE, BLOCKS, IS_EVEN, 0)
     for plane in tl.static_range(PLANES):
         column = block * BLOCK_VALUES + _columns(plane, PLANES, RUN, BLOCKS * BLOCK_VALUES)
         is_there = (row < num_rows)[:, None] & (column < num_blocks * BLOCK_VALUES)[None, :]
