@@ -6,7 +6,7 @@ S cached length, N cells of the cache.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,27 +26,18 @@ def layer_scoring(config: LlamaConfig, layer: int) -> Scoring:
     return Scoring(config.attention_scale, config.window(layer), config.score_cap)
 
 
-class AttentionKernel(Protocol):
-    """A kernel for the tokens of short spans, which are those that decode."""
+#: Which tokens a kernel is told to attend.
+Told = TypeVar("Told", Seen, SeenSpans, contravariant=True)
+
+
+class AttentionKernel(Protocol[Told]):
+    """A kernel for the tokens of short spans, which are those that decode, or for long ones: prompts."""
 
     def takes(self, q: Tensor, cached: Tensor) -> bool:
         """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
 
-    def __call__(self, q: Tensor, cached: Tensor, seen: Seen, out: Tensor, scoring: Scoring) -> None:
-        """Write what the seen rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
-
-        `cached` are a layer's keys and values (2, K, pages, PAGE_TOKENS, D).
-        """
-
-
-class PrefillKernel(Protocol):
-    """A kernel for the tokens of long spans, which are prompts."""
-
-    def takes(self, q: Tensor, cached: Tensor) -> bool:
-        """Whether it is made for such queries (T, H, D) and keys and values (2, K, pages, PAGE_TOKENS, D)."""
-
-    def __call__(self, q: Tensor, cached: Tensor, spans: SeenSpans, out: Tensor, scoring: Scoring) -> None:
-        """Write what the spans' rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
+    def __call__(self, q: Tensor, cached: Tensor, told: Told, out: Tensor, scoring: Scoring, /) -> None:
+        """Write what these rows of q (T, H, D) attend to into theirs of `out` (T, H, D).
 
         `cached` are a layer's keys and values (2, K, pages, PAGE_TOKENS, D).
         """
@@ -58,8 +49,8 @@ def attend(
     layer: int,
     batch: AnyBatch,
     scoring: Scoring = PLAIN,
-    native: AttentionKernel | None = None,
-    prefill: PrefillKernel | None = None,
+    native: AttentionKernel[Seen] | None = None,
+    prefill: AttentionKernel[SeenSpans] | None = None,
 ) -> Tensor:
     """Causal attention of the queries (T, H, D) over their own sequences: (T, H, D).
 
@@ -92,8 +83,8 @@ def _attend_step(
     cached: Tensor,
     batch: StepBatch,
     scoring: Scoring,
-    native: AttentionKernel,
-    prefill: PrefillKernel | None,
+    native: AttentionKernel[Seen],
+    prefill: AttentionKernel[SeenSpans] | None,
 ) -> Tensor:
     """Attention of a batch told by slots. Without a kernel for prompts their tokens attend one by one."""
     if batch.is_short or prefill is None or not prefill.takes(q, cached):

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, silu
 
-from llama_herd.model.attend import AttentionKernel, PrefillKernel, attend, layer_scoring
-from llama_herd.model.attention_inputs import Scoring
+from llama_herd.model.attend import AttentionKernel, attend, layer_scoring
+from llama_herd.model.attention_inputs import Scoring, Seen, SeenSpans
 from llama_herd.model.batch import AnyBatch
 from llama_herd.model.cache import Cache, Rope
 from llama_herd.model.config import LlamaConfig
@@ -77,8 +77,8 @@ class CausalSelfAttention:
     output: Linear  # H * D to C
     qk_norm: RMSNorm | None  # of queries and keys, head by head
     scoring: Scoring
-    native: AttentionKernel | None  # of short spans
-    prefill: PrefillKernel | None  # of long ones
+    native: AttentionKernel[Seen] | None  # of short spans
+    prefill: AttentionKernel[SeenSpans] | None  # of long ones
     rotation: RotationKernel | None
 
     @classmethod

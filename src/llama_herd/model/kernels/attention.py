@@ -46,7 +46,7 @@ class Attention(LibraryPart):
 
 
 class PrefillAttention(LibraryPart):
-    """`PrefillKernel` by a library, in bfloat16."""
+    """`AttentionKernel` of spans by a library, in bfloat16."""
 
     def takes(self, q: Tensor, cached: Tensor) -> bool:
         return q.dtype is torch.bfloat16 and attention_takes(q, cached)

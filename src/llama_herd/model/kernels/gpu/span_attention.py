@@ -101,7 +101,7 @@ TILES = {256: (64, 64), 512: (32, 32), 1024: (16, 16)}
 
 @dataclass(frozen=True)
 class TritonSpanAttention:
-    """`PrefillKernel` on a card."""
+    """`AttentionKernel` of spans on a card."""
 
     def takes(self, q: Tensor, cached: Tensor) -> bool:
         return q.dtype in DTYPES and are_readable(q, cached)
