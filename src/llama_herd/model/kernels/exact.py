@@ -25,7 +25,7 @@ def attend_plainly(q: Tensor, cached: Tensor, seen: Seen, scoring: Scoring) -> T
         at = torch.arange(max(0, num_keys - window) if window else 0, num_keys, device=q.device)
         pages = seen.pages[table + at // PAGE_TOKENS]
         keys, values = cached[:, :, pages, at % PAGE_TOKENS]  # (K, S, D) each
-        scores = scale * torch.einsum("kgd,ksd->kgs", q[row].unflatten(0, (len(keys), -1)), keys)
+        scores = scale * torch.einsum("kgd,ksd->kgs", q[row].view(len(keys), -1, q.shape[-1]), keys)
         if cap:
             scores = cap * (scores / cap).tanh()
         found.append(torch.einsum("kgs,ksd->kgd", scores.softmax(dim=-1), values).flatten(0, 1))
