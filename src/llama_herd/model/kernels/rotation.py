@@ -41,6 +41,17 @@ class RotationKernel(Protocol):
         """
 
 
+def are_turnable(qkv: Tensor, cached: Tensor) -> bool:
+    """Whether queries, keys and values, and a layer's cached ones, lie as all kernels read them."""
+    page_tokens, head_dim = cached.shape[3:]
+    return (
+        qkv.dtype == cached.dtype
+        and qkv.is_contiguous()
+        and head_dim % 2 == 0
+        and cached.stride()[2:] == (page_tokens * head_dim, head_dim, 1)
+    )
+
+
 class RotationCall(ctypes.Structure):
     """herd::Rotation, which says what each is."""
 
@@ -56,15 +67,7 @@ class Rotation(LibraryPart):
     """`RotationKernel` by a library."""
 
     def takes(self, qkv: Tensor, cached: Tensor) -> bool:
-        page_tokens, head_dim = cached.shape[3:]
-        return (
-            qkv.dtype == cached.dtype
-            and qkv.dtype in DTYPES
-            and qkv.device.type == "cpu"
-            and qkv.is_contiguous()
-            and head_dim % 2 == 0
-            and cached.stride()[2:] == (page_tokens * head_dim, head_dim, 1)
-        )
+        return qkv.dtype in DTYPES and qkv.device.type == "cpu" and are_turnable(qkv, cached)
 
     def __call__(
         self,

@@ -13,7 +13,7 @@ from triton import next_power_of_2
 from triton.language import constexpr
 
 from llama_herd.model.kernels.gpu.launch import Launch
-from llama_herd.model.kernels.rotation import HeadNorm
+from llama_herd.model.kernels.rotation import HeadNorm, are_turnable
 
 #: gelu_pytorch_tanh is x * sigmoid(SLOPE * x + BEND * x^3).
 SLOPE, BEND = constexpr(1.5957691216057308), constexpr(0.07135481282553892)
@@ -167,14 +167,7 @@ class TritonRotation:
     """`RotationKernel` on a card."""
 
     def takes(self, qkv: Tensor, cached: Tensor) -> bool:
-        page_tokens, head_dim = cached.shape[3:]
-        return (
-            qkv.dtype == cached.dtype
-            and qkv.dtype in DTYPES
-            and qkv.is_contiguous()
-            and head_dim % 2 == 0
-            and cached.stride()[2:] == (page_tokens * head_dim, head_dim, 1)
-        )
+        return qkv.dtype in DTYPES and are_turnable(qkv, cached)
 
     def __call__(
         self,
