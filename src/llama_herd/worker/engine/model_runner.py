@@ -18,7 +18,7 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.model.native_decoder import NativeDecoder, Token
 from llama_herd.model.native_layers import FEW_TOKENS
 from llama_herd.model.upload import Send, upload
-from llama_herd.model.vector_head import Head
+from llama_herd.model.heads import Head
 from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.pooler import Pooler
 from llama_herd.worker.engine.runner import Read, Reading, Row, TokenReading

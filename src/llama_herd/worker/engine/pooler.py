@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from llama_herd.model.llama2 import RMSNorm
-from llama_herd.model.vector_head import Head
+from llama_herd.model.heads import Head
 from llama_herd.worker.engine.runner import PartReading, Reading, Row, VectorReading
 from llama_herd.worker.engine.sequence import Sequence
 
