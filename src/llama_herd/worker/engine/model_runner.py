@@ -13,12 +13,12 @@ from torch import Tensor
 
 from llama_herd.model.batch import Batch, Chunk
 from llama_herd.model.cache import Cache
+from llama_herd.model.heads import Head
 from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.native_decoder import NativeDecoder, Token
 from llama_herd.model.native_layers import FEW_TOKENS
 from llama_herd.model.upload import Send, upload
-from llama_herd.model.heads import Head
 from llama_herd.worker.engine.interface import SampledToken
 from llama_herd.worker.engine.pooler import Pooler
 from llama_herd.worker.engine.runner import Read, Reading, Row, TokenReading

@@ -11,8 +11,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from llama_herd.model.llama2 import RMSNorm
 from llama_herd.model.heads import Head
+from llama_herd.model.llama2 import RMSNorm
 from llama_herd.worker.engine.runner import PartReading, Reading, Row, VectorReading
 from llama_herd.worker.engine.sequence import Sequence
 

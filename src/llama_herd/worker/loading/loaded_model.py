@@ -10,11 +10,11 @@ import structlog
 import torch
 
 from llama_herd.model.cache import Cache
+from llama_herd.model.heads import Head, RankHead, VectorHead
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.shape.purpose import Embeds, Ranks
 from llama_herd.model.text.helper import Helper
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.model.heads import Head, RankHead, VectorHead
 from llama_herd.worker.engine.device_error import is_lack_of_memory, numbers_of
 from llama_herd.worker.engine.engine import Engine
 from llama_herd.worker.engine.interface import Sink

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import structlog
 
 from llama_herd.model.cache import Cache
+from llama_herd.model.heads import Head
 from llama_herd.model.kernels.draw import Draw
 from llama_herd.model.llama2 import Llama
-from llama_herd.model.heads import Head
 from llama_herd.worker.engine.device_error import is_lack_of_memory, raise_if_lost
 from llama_herd.worker.engine.graph_device import CudaDevice, UncapturedDevice
 from llama_herd.worker.engine.model_runner import ModelRunner
