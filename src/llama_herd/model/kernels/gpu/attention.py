@@ -186,33 +186,18 @@ def launches(
     if num_splits > 1:
         found = q.new_empty(R, H, num_splits, D, dtype=torch.float32)
         sizes = q.new_empty(R, H, num_splits, dtype=torch.float32)
-    attend = _attending(q, cached, seen, out, found, sizes, scoring)
-    return (attend,) if num_splits == 1 else (attend, _joining(found, sizes, seen, out))
-
-
-def _attending(
-    q: Tensor,
-    cached: Tensor,
-    seen: Seen,
-    out: Tensor,
-    found: Tensor,
-    sizes: Tensor,
-    scoring: Scoring,
-) -> Launch:
-    """The launch that attends sequences into `out`, if `found` is that, or splits into `found`, `sizes`."""
-    _, H, D = q.shape
-    K, num_splits = cached.shape[1], 1 if found is out else found.shape[2]
     given, constants = given_to_attend(q, cached, seen, out, scoring)
-    constants |= {"GROUP_PADDED": max(LEAST_QUERIES, next_power_of_2(H // K))}
+    constants |= {"GROUP_PADDED": max(LEAST_QUERIES, next_power_of_2(constants["GROUP"]))}
     constants |= {"BLOCK": BLOCK_KEYS, "IS_SPLIT": num_splits > 1}
-    return Launch(
+    attend = Launch(
         attend_split,
-        (len(seen.rows), K, num_splits),
+        (R, cached.shape[1], num_splits),
         {**given, "out": found, "sizes": sizes},
         constants,
         num_warps=8 if q.dtype is torch.float32 and D > 64 else 4,
-        num_stages=5 if padded_head(D)["HEAD_PADDED"] * q.itemsize <= 512 else 3,
+        num_stages=5 if constants["HEAD_PADDED"] * q.itemsize <= 512 else 3,
     )
+    return (attend,) if num_splits == 1 else (attend, _joining(found, sizes, seen, out))
 
 
 def given_to_attend(
