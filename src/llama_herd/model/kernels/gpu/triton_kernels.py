@@ -42,13 +42,8 @@ class TritonKernels:
     draw: ClassVar[None] = None
     has_numbers: ClassVar[bool] = False
 
-    def multiply(self, x: Tensor, parts: BlockParts) -> Tensor:
-        """x (T, C) times a matrix in parts: (T, N) of its type."""
-        return product(x, parts)
-
-    def values(self, parts: BlockParts, dtype: torch.dtype) -> Tensor:
-        """A matrix in parts as numbers (N, C)."""
-        return values(parts, dtype)
+    multiply = staticmethod(product)
+    values = staticmethod(values)
 
 
 def checked(needs: Needs, device: torch.device, num_processors: int) -> TritonKernels:
