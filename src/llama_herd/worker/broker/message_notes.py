@@ -9,7 +9,6 @@ from llama_herd.tasks.ledger.redis_call import RedisCall
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.ledger.script_call import call
 
-
 #: Most messages of a lot: as many as are handled between two looks at what else happens. One ends with the
 #: message that goes beyond so many bytes: Redis does nothing else meanwhile.
 MAX_MESSAGES, MAX_LOT_BYTES = 32, 1 << 18
