@@ -181,6 +181,60 @@ def test_a_killed_worker_costs_no_reader_a_token(slow_worker: EmbeddedRedis, tmp
         assert "secret" not in gateway.log
 
 
+def response_events(url: str, path: str, body: dict[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+    """The events of a stream of the Responses API, up to wherever it ends."""
+    connection = connect(url)
+    connection.request("POST" if body else "GET", path, json.dumps(body) if body else None)
+    with suppress(HTTPException, OSError):
+        yield from (json.loads(one.data) for one in events_of(connection.getresponse()))
+
+
+def test_a_response_goes_on_at_another_gateway_though_its_worker_died_too(
+    slow_worker: EmbeddedRedis, tmp_path: Path
+) -> None:
+    """In the background, by the numbers of its events: who reads all of it later reads the same."""
+    path = write_tiny_gguf(
+        tmp_path / "talker.gguf",
+        eos=False,
+        context_length=8192,
+        chat_template="{% for one in messages %}{{ one.content }}{% endfor %}",
+    )
+    options: dict[str, Any] = {"model_name": "other", "slots": 4, "kv_cache_tokens": 8192}
+    asked = {
+        "model": "other",
+        "input": "secret",
+        "max_output_tokens": 2000,
+        "background": True,
+        "stream": True,
+    }
+    seen: list[dict[str, Any]] = []
+    with GatewayProcess(slow_worker.url, tmp_path / "one.log") as gateway:
+        hold(tmp_path, FAR)
+        one = WorkerProcess(slow_worker.url, path, "one", tmp_path / "one", held_by=tmp_path, **options)
+        with one:
+            for event in response_events(gateway.url, "/v1/responses", asked):
+                seen.append(event)
+                if len(seen) == 10:
+                    gateway.kill()
+            one.kill()
+    assert "response" not in seen[-1]
+    release(tmp_path)
+    place = f"/v1/responses/{seen[0]['response']['id']}"
+    with (
+        GatewayProcess(slow_worker.url, tmp_path / "two.log") as other,
+        WorkerProcess(slow_worker.url, path, "two", tmp_path / "two", **options),
+    ):
+        rest = f"{place}?stream=true&starting_after={seen[-1]['sequence_number']}"
+        seen += response_events(other.url, rest)
+        whole = list(response_events(other.url, f"{place}?stream=true"))
+    assert [one["sequence_number"] for one in seen] == list(range(len(whole)))
+    assert seen[2:-1] == whole[2:-1]
+    assert seen[-1] == whole[-1]
+    assert whole[-1]["type"] == "response.incomplete"
+    said = "".join(one["delta"] for one in whole if one["type"] == "response.output_text.delta")
+    assert said == whole[-1]["response"]["output"][0]["content"][0]["text"] != ""
+
+
 def bad_clients(url: str, job_id: str, num: int) -> list[socket.socket]:
     """Clients that ask for a stream and read nothing of it."""
     made = [raw(url) for _ in range(num)]
