@@ -23,6 +23,7 @@ from llama_herd.tasks.ledger.redis_call import (
     UnreadableReply,
     both,
     each,
+    redis_time_ms,
     run_call,
     run_calls,
     run_dialogue,
@@ -84,6 +85,14 @@ def test_an_error_at_a_spoilt_key_names_the_keys_of_its_call(redis: Redis) -> No
     redis.set("herd:default:ended", "x")
     with pytest.raises(ResponseError, match='WRONGTYPE one of "herd:default:ended"'):
         run_call(redis, JobLists().members("ended", None, 1))
+
+
+def test_an_error_that_is_an_answer_holds_no_frame_of_who_has_asked(redis: Redis, redis_url: str) -> None:
+    redis.set("word", "no number")
+    calls: list[RedisCall[Any]] = [redis_time_ms(), RedisCall("INCR", ("word",), (), int)]
+    for _, error in (run_calls(redis, calls), in_asyncio(redis_url, calls)):
+        assert isinstance(error, ResponseError)
+        assert error.__traceback__ is None
 
 
 def test_no_calls_no_answers(redis: Redis) -> None:

@@ -1,9 +1,11 @@
 """What Celery stores of a job is what its stream says, and nothing once the job is purged."""
 
+import gc
 from collections.abc import Iterator
 from threading import Event, Thread
 from time import monotonic
 from typing import Any
+from weakref import ref
 
 import pytest
 from celery import Celery
@@ -265,6 +267,29 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other settles jobs, and none reports them."""
     monkeypatch.setattr("llama_herd.worker.jobs.finisher.NUM_THREADS", 1)
     monkeypatch.setattr("llama_herd.worker.jobs.finisher.REPORT_S", 3600)
+
+
+def test_of_a_message_whose_result_is_refused_nothing_stays(
+    one_thread: None, herd: Herd, redis: Redis, app: Celery, worker_app: Celery, tenancy: Tenancy
+) -> None:
+    """Nor a cycle: messages may be long, and the collector of garbage counts objects, not bytes."""
+    finisher = Finisher(redis)
+    gc.disable()
+    try:
+        for job_id in ("broken", "next"):
+            ended(herd, job_id, "length")
+        herd.redis.xadd(herd.ledger.events_key("broken"), {"e": "no event"})
+        broken, following = Told(worker_app, "broken"), Told(worker_app, "next")
+        left, told = ref(broken), broken.told
+        finisher.settle(tenancy, "broken", [broken])
+        del broken
+        wait_until(lambda: "acked" in told, "the message is acked")
+        finisher.settle(tenancy, "next", [following])
+        wait_until(lambda: "settled" in following.told, "the thread is done with both")
+        wait_until(lambda: left() is None, "nothing holds the message")
+    finally:
+        gc.enable()
+        finisher.stop()
 
 
 @pytest.mark.parametrize("num", [1, 8])

@@ -1,10 +1,12 @@
 """From a claim to the engine: what is held meanwhile, and what becomes of a job that cannot be made ready."""
 
+import gc
 import json
 import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import pytest
 from redis import Redis
@@ -317,6 +319,24 @@ def test_a_message_whose_record_redis_cannot_take_ends_alone(
         assert end.error.code == "invalid_job"
         assert "it breaks the connection" in end.error.message or "bulk length" in end.error.message
         assert len(end.error.message) < 300
+
+
+def test_of_a_message_whose_claim_is_refused_nothing_stays(redis: Redis, service: Service) -> None:
+    """Nor a cycle: messages may be long, and the collector of garbage counts objects, not bytes."""
+    gc.disable()
+    try:
+        redis.set(Ledger().job_key("spoilt"), "somebody else's")
+        message = SentMessage("spoilt")
+        left = ref(message)
+        service.take(message)
+        del message
+        for job_id in ("next", "last"):  # by then each thread is done with what it had before
+            run_call(redis, Ledger().submit(job_id, JOB, Envelope.for_job(job_id, "herd.tiny")))
+            service.take(SentMessage(job_id))
+            the_end(redis, job_id)
+        wait_until(lambda: left() is None, "nothing holds the message")
+    finally:
+        gc.enable()
 
 
 @pytest.fixture

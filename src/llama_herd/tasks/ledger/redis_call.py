@@ -210,6 +210,8 @@ def _commands_of_calls(calls: Sequence[RedisCall[T]]) -> Commands[list[T | Respo
         sent = yield [calls[place].command for place in unanswered]
         for place, reply in zip(unanswered, sent, strict=True):
             replies[place] = reply
+            if isinstance(reply, ResponseError):
+                reply.__traceback__ = None  # redis-py has raised it, and the frames hold who asks
         forgotten = [place for place in unanswered if isinstance(replies[place], NoScriptError)]
         asking = [place for place in unanswered if calls[place].asks_for_keys(replies[place])]
         if forgotten:

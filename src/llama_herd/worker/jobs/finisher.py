@@ -219,6 +219,7 @@ class Finisher:
                         raise
                     except BaseException as error:  # also the exit that an errback or a signal asks for
                         self._fail(settlement, error)
+                        error.__traceback__ = None  # its frames hold it, and messages
             except ResultsAway as away:
                 self._owe(settlement, away)
         return None
@@ -293,6 +294,7 @@ class Finisher:
             raise
         except Exception as again:
             log.error("job's failure was not stored either", error=str(storing_error(again)))
+            again.__traceback__ = None
         _acknowledge(deliveries)
 
     def _insist(self, act: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:

@@ -240,6 +240,7 @@ class Intake(threading.Thread):
             self._act(delivery, answer)
         except RedisError as error:
             self._act_on_error(delivery, error)
+            error.__traceback__ = None  # its frames hold it, and the message
 
     def _act(self, delivery: Delivery, answer: ClaimAnswer) -> None:
         """Act on the answer to a claim."""
@@ -279,6 +280,7 @@ class Intake(threading.Thread):
             else:
                 refused = GenerationError(ErrorCode.NOT_RECORDED, str(refusal))
                 self._finisher.settle(tenancy, delivery.job_id, [delivery], self._line(delivery), refused)
+            again.__traceback__ = None
 
     def _claim_again(self, delivery: Delivery) -> None:
         """Claim again a job that the ledger says is ours, though we do not have it.
