@@ -3,13 +3,14 @@
 import gc
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 from weakref import ref
 
 import pytest
 from redis import Redis
+from redis.exceptions import ConnectionError
 from structlog.testing import capture_logs
 
 from llama_herd.error_code import ErrorCode
@@ -18,7 +19,8 @@ from llama_herd.model.llama2 import Llama
 from llama_herd.tasks.ledger.answers import Adopt, Yours
 from llama_herd.tasks.ledger.held_jobs import TenantEntry, emit
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
+from llama_herd.tasks.ledger.script import Script
 from llama_herd.tasks.protocol.events import Started, Token
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
@@ -40,6 +42,7 @@ from llama_herd.worker.startup import start_service
 from tests.chaos.harness.patience import wait_until
 from tests.chaos.harness.proxy import FaultProxy
 from tests.redis_errors import num_errors
+from tests.tasks.herd import Herd, started
 from tests.worker.jobs.sent_message import SentMessage
 from tests.worker.jobs.short_job import JOB, end_of, the_end
 
@@ -70,10 +73,10 @@ def record_id_of_another_vocabulary(
     claimed = run_call(redis, ledger.claim(job_id, OTHER))
     assert isinstance(claimed, Yours)
     stream = EventLog(job_id, claimed, RecordedOutputs.from_events([]), EventAuthor("other@test", "tiny"))
-    started = stream.start(1, 3)
+    start = stream.start(1, 3)
     [sequence] = model.maker.sequences(job_id, JOB, now_ms=0)
     stream.add(NewTokens(sequence.info, (SampledToken(token_id),), "another text"))
-    entries = [TenantEntry(ledger, entry) for entry in (started, *stream.flush())]
+    entries = [TenantEntry(ledger, entry) for entry in (start, *stream.flush())]
     run_call(redis, emit(OTHER, entries, ledger))
     run_call(redis, ledger.release(job_id, OTHER, claimed.epoch))
 
@@ -280,6 +283,29 @@ def test_a_message_that_comes_at_the_very_end_does_not_open_the_job_again(
     stale = Adopt(epoch=1, n=0, seq=1, deaths=0, attempts=1, due_ms=0, body="", now_ms=0)
     service._intake._act(SentMessage("job"), stale)
     assert opened == ["job"]
+
+
+def test_a_stream_that_is_not_read_with_the_claims_is_read_by_itself(
+    redis: Redis, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis is away for a moment, once the claim is answered."""
+    herd, broken = Herd(redis, Ledger()), list[Sequence[RedisCall[Any]]]()
+
+    def break_off(connection: Redis, calls: Sequence[RedisCall[Any]]) -> list[Any]:
+        if any(call.what == Script("read") for call in calls):
+            broken.append(calls)
+            raise ConnectionError("it is away")
+        return run_calls(connection, calls)
+
+    monkeypatch.setattr("llama_herd.worker.jobs.intake.run_calls", break_off)
+    run_call(redis, herd.ledger.submit("job", JOB, Envelope.for_job("job", "herd.tiny")))
+    herd.claim("job", OTHER)
+    assert herd.kinds(OTHER, started("job")) == ["ok"]
+    run_call(redis, herd.ledger.release("job", OTHER, 1))
+    service.take(SentMessage("job"))
+    wait_until(partial(end_of, redis, herd.ledger, "job"), "the end of the job")
+    assert len(broken) == 1
+    assert [event.type for event in herd.events("job")].count("started") == 2
 
 
 def test_a_claim_whose_reply_was_lost_is_made_up_for(redis: Redis, service: Service) -> None:
