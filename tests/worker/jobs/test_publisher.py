@@ -14,7 +14,7 @@ from llama_herd.tasks.ledger.held_jobs import MAX_ENTRIES, TenantEntry, emit
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import End, Failure, Started, Token
-from llama_herd.worker.engine.interface import Admitted, Finished
+from llama_herd.worker.engine.interface import Admitted, Finished, Lost
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_calls import _lots
 from llama_herd.worker.jobs.publisher import GONE, LeftJob, RefusedJob
@@ -207,6 +207,19 @@ def test_a_broken_stream_costs_its_own_job_only(desk: Desk) -> None:
     record = run_call(desk.redis, desk.ledger.record("broken"))
     assert record is not None
     assert record.state == "failed", "there is no place for its end, so the record says it alone"
+
+
+def test_what_an_engine_loses_of_a_job_that_has_ended_changes_nothing(desk: Desk) -> None:
+    """Its final event and the loss come together."""
+    attempt, lost = desk.open("job"), list[Attempt]()
+    desk.publisher._on_lost = lost.append
+    desk.start(attempt)
+    desk.say(attempt, 1, end="stop")
+    desk.publisher.put([Lost(attempt.sequences[0])])
+    desk.send()
+    desk.publisher._tell_lost()
+    assert desk.result("job").ids == (1,)
+    assert (desk.ended, lost) == (["job"], [])
 
 
 def test_a_job_that_cannot_run_ends_with_its_error(desk: Desk) -> None:
