@@ -37,6 +37,7 @@ def test_who_asks_first_tells_celery_and_may_ask_again(ended: Herd) -> None:
     answer = ask(ended, "second")
     assert isinstance(answer, Busy)
     assert 0 < answer.remaining_ms <= HOLD_MS
+    assert not ended.redis.hexists(ended.ledger.job_key("a"), "settling_late"), "its turn is not over"
     assert ask(ended, "first") == Settling()
     assert ended.redis.ttl(ended.ledger.job_key("a")) > 0
 
@@ -107,6 +108,11 @@ def test_a_result_is_announced_once_however_often_it_is_offered(
     assert (ended.redis.get(key), 0 < ended.redis.ttl(key) <= 60) == (b"a tale", True)
     assert last_word(ended, heard) == [b"a tale"]
     assert ask(ended, "another") == Settled()
+
+
+def test_a_result_without_an_end_to_its_life_is_kept_for_ever(ended: Herd) -> None:
+    run_call(ended.redis, ended.ledger.settle("a", b"a tale", 0))
+    assert ended.redis.ttl(ended.ledger.result_key("a")) == -1
 
 
 def test_a_result_that_a_full_redis_does_not_take_is_not_announced(ended: Herd, heard: PubSub) -> None:

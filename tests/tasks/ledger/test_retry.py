@@ -113,6 +113,10 @@ def test_who_has_lost_it_does_not_put_it_back_though_it_waits(running: Herd) -> 
     running.claimed("a", "two")
     assert put_back(running, "two", 2).kind is Emission.OK
     assert (put_back(running).kind, record(running).retries) == (Emission.FENCED, 1)
+    let_it_be_due(running)
+    assert running.claimed("a", "one").epoch == 3
+    assert put_back(running, "one", 3).kind is Emission.OK
+    assert record(running).retries == 2
 
 
 def test_what_its_owner_sends_afterwards_is_fenced(running: Herd) -> None:
