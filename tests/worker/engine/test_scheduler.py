@@ -282,6 +282,22 @@ def test_who_awaits_a_page_is_admitted_once_it_is_computed_though_the_others_pro
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("consecutive", [True, False])
+@pytest.mark.parametrize("num_prompt", [1, 63, 64, 65, 128, 129])
+def test_of_a_prompt_that_is_kept_the_last_token_is_computed_again(
+    num_prompt: int, consecutive: bool
+) -> None:
+    scheduler = new_scheduler(consecutive)
+    for job_id, num_found in (("first", 0), ("again", (num_prompt - 1) // PAGE_TOKENS * PAGE_TOKENS)):
+        one = sequence(job_id, num_prompt, max_tokens=2)
+        scheduler.submit(one)
+        assert scheduler.admit() == [one]
+        assert one.num_cached == num_found
+        while scheduler.has_work:
+            step(scheduler)
+        assert len(one.ids) == 2
+
+
 def test_it_needs_neither_a_device_nor_a_queue() -> None:
     # In a process of its own, since others have imported torch here.
     show = "import llama_herd.worker.engine.scheduler, sys; print(*sys.modules)"
