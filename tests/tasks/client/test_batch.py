@@ -14,6 +14,7 @@ from benchmarks.stand_in import StandIn
 from llama_herd.errors import InvalidJob, RedisUnavailable
 from llama_herd.tasks import AsyncClient, BatchItem, BatchRow, Client, GenerationJob
 from llama_herd.tasks.client.batch import window
+from llama_herd.tasks.client.batch.row_feed import RowFeed, RowJob
 from llama_herd.tasks.client.batch.window import (
     HELD_BACK,
     LOOK_AHEAD,
@@ -32,6 +33,7 @@ from llama_herd.tasks.protocol.job import GenerationJob as Job
 from llama_herd.tasks.protocol.priority import LOW
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.tasks.security.rights import Dialect
+from llama_herd.tasks.settings import Settings
 from tests.chaos.harness.patience import wait_until
 from tests.tasks.herd import Herd, commands, end, started
 
@@ -43,6 +45,13 @@ BULK_LIST = f"herd.tales{LOW}"
 
 def prompts(num: int) -> list[dict[str, Any]]:
     return [{"prompt": f"tale {number}"} for number in range(num)]
+
+
+def test_a_row_keeps_its_model_and_one_without_gets_the_default() -> None:
+    feed = RowFeed([{"prompt": "x", "model": "other"}, {"prompt": "x"}], Settings(model_name="tales"), "run")
+    taken = [feed.take(), feed.take()]
+    assert [isinstance(one, RowJob) and one.job.model for one in taken] == ["other", "tales"]
+    assert feed.take() is None
 
 
 def depth(redis: Redis) -> int:
