@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence as Args
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from llama_herd.worker.engine.graph_device import Replay
-from llama_herd.worker.engine.staging_buffer import SENT_BYTES, StagingBuffer
+from llama_herd.worker.engine.staging_buffer import ALIGNMENT, SENT_BYTES, Arena, StagingBuffer
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.settings import WorkerSettings
 from tests.worker.engine_run import PREFIX, Collector, sequence
@@ -216,3 +217,15 @@ def test_a_staging_buffer_whose_step_nobody_read_is_waited_for_before_it_is_used
         buffer.send(numbers)
         buffer.close()
     assert device.num_waits == 1
+
+
+@pytest.mark.parametrize("num_bytes", [1, ALIGNMENT - 1, ALIGNMENT, ALIGNMENT + 1, 2 * ALIGNMENT])
+def test_parts_of_an_arena_lie_side_by_side_as_far_as_there_is_room(num_bytes: int) -> None:
+    memory = torch.zeros(10 * ALIGNMENT, dtype=torch.uint8)
+    arena = Arena(memory)
+    for _ in range(2):
+        parts = list(iter(partial(arena.take, num_bytes), None))
+        assert {len(part) for part in parts} == {num_bytes}
+        every = -(-num_bytes // ALIGNMENT) * ALIGNMENT
+        assert [part.storage_offset() for part in parts] == [*range(0, len(memory) - num_bytes + 1, every)]
+        arena.clear()
