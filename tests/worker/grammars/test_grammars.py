@@ -128,6 +128,23 @@ def test_an_answer_that_ends_by_itself_has_its_form(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("stop", ["end", "id"])
+def test_a_form_ends_before_min_tokens_only_where_nothing_else_may_follow(
+    model: LoadedModel, stop: str
+) -> None:
+    """A logit bias makes the model want an end at once."""
+    letters = [token_id for token_id, piece in enumerate(model.tokenizer.pieces) if piece == b"b"]
+    stops = letters if stop == "id" else [*model.tokenizer.eos_ids]
+    wish: dict[str, Any] = {"min_tokens": 4, "temperature": 0, "stop_token_ids": stops}
+    wish["logit_bias"] = dict.fromkeys(stops, 100)
+    forms = {"open": OutputForm("regex", "[ab]*", "f"), "closed": OutputForm("regex", "b", "f")}
+    made = {name: sequences(model, form, 0, name, **wish)[0] for name, form in forms.items()}
+    run(model, settings(), [*made.values()])
+    assert [token_id in stops for token_id in made["open"].ids] == [False] * 4 + [True]
+    assert (len(made["closed"].ids), made["closed"].finish_reason) == (1, "stop")
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(1, 50))
 def test_answers_of_random_schemas_validate(model: LoadedModel, seed: int) -> None:
     rng = random.Random(seed)
