@@ -14,7 +14,9 @@ from tokenizers import Regex, pre_tokenizers
 from llama_herd.errors import GenerationError, ModelFileError
 from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.pre_tokenizers import PATTERNS
+from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.tokenizer_engine import check_steps, no_panic
+from llama_herd.model.text.tokenizer_json import TokenizerJson
 from tests.model.tiny_folder import read_tokenizer
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
@@ -147,6 +149,19 @@ def test_a_template_that_cannot_be_followed_adds_nothing_and_is_told(
     tokenizer = read_tokenizer(path)
     assert tokenizer.encode("a") == [0]
     assert [complaint in line for line in tokenizer.complaints] == [True]
+
+
+@pytest.mark.parametrize(("num_rows", "ids"), [(2, [1, 0]), (1, [0])])
+def test_a_template_puts_no_token_around_a_text_that_the_model_has_no_row_for(
+    tmp_path: Path, num_rows: int, ids: list[int]
+) -> None:
+    model = {**PLAIN["model"], "vocab": {"a": 0, "t": 1}}
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({**PLAIN, "model": model, "post_processor": around("t", "A", ids=[1])}))
+    tokenizer = Tokenizer.from_json(TokenizerJson.open(path, num_rows))
+    assert tokenizer.encode("a") == ids
+    is_told = any("names the id 1, which is none of this vocabulary" in one for one in tokenizer.complaints)
+    assert is_told == (num_rows == 1)
 
 
 def test_of_a_key_that_stands_twice_the_library_takes_what_was_checked(tmp_path: Path) -> None:
