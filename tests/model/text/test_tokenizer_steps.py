@@ -16,7 +16,7 @@ from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.pre_tokenizers import PATTERNS
 from llama_herd.model.text.tokenizer import Tokenizer
 from llama_herd.model.text.tokenizer_engine import check_steps, no_panic
-from llama_herd.model.text.tokenizer_json import TokenizerJson
+from llama_herd.model.text.tokenizer_json import JoinedText, TokenizerJson
 from tests.model.tiny_folder import read_tokenizer
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
@@ -162,6 +162,22 @@ def test_a_template_puts_no_token_around_a_text_that_the_model_has_no_row_for(
     assert tokenizer.encode("a") == ids
     is_told = any("names the id 1, which is none of this vocabulary" in one for one in tokenizer.complaints)
     assert is_told == (num_rows == 1)
+
+
+def test_beside_a_control_token_texts_are_joined_by_the_same_merges() -> None:
+    """Also where the vocabulary has the token, and merges of its own make it."""
+    flags = {"lstrip": True, "rstrip": False, "single_word": False, "normalized": False, "special": True}
+    vocabulary = {"a": 0, "b": 1, "ab": 2, "<": 3, ">": 4, "<>": 5}
+    file = Metadata(
+        {
+            **PLAIN,
+            "model": {"type": "BPE", "vocab": vocabulary, "merges": ["a b", "< >"]},
+            "added_tokens": [{"id": 5, "content": "<>", **flags}],
+        }
+    )
+    joined = JoinedText.where_needed(file, {"<>": 5})
+    assert joined is not None
+    assert joined.encode(["ab", 5, "ab<", 5, ">"]) == [2, 5, 2, 3, 5, 4]
 
 
 def test_of_a_key_that_stands_twice_the_library_takes_what_was_checked(tmp_path: Path) -> None:
