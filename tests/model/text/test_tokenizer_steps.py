@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -15,7 +16,7 @@ from llama_herd.errors import GenerationError, ModelFileError
 from llama_herd.model.reading.metadata import Metadata
 from llama_herd.model.text.pre_tokenizers import PATTERNS
 from llama_herd.model.text.tokenizer import Tokenizer
-from llama_herd.model.text.tokenizer_engine import check_steps, no_panic
+from llama_herd.model.text.tokenizer_engine import MAX_GROWTH, check_steps, no_panic
 from llama_herd.model.text.tokenizer_json import JoinedText, TokenizerJson
 from tests.model.tiny_folder import read_tokenizer
 
@@ -122,6 +123,15 @@ def test_a_file_that_could_hold_a_worker_up_is_refused_by_name(
     assert len(str(caught.value)) < 500
 
 
+@pytest.mark.parametrize("num_chars", [1, 2, 3])
+def test_a_replacement_may_be_as_many_times_as_long_as_all_together_may(num_chars: int) -> None:
+    for num_more, is_taken in ((0, True), (1, False)):
+        content = "b" * (MAX_GROWTH * num_chars + num_more)
+        file = Metadata({**PLAIN, **normalizers(replace({"String": "a" * num_chars}, content))})
+        with nullcontext() if is_taken else pytest.raises(ModelFileError, match="times as long"):
+            check_steps(file)
+
+
 def around(*items: object, ids: Sequence[int] = (0,)) -> dict[str, object]:
     """A template of these items: a number is a special token of `ids`."""
     single = [{"Sequence" if item == "A" else "SpecialToken": {"id": item, "type_id": 0}} for item in items]
@@ -155,7 +165,7 @@ def test_a_template_that_cannot_be_followed_adds_nothing_and_is_told(
 def test_a_template_puts_no_token_around_a_text_that_the_model_has_no_row_for(
     tmp_path: Path, num_rows: int, ids: list[int]
 ) -> None:
-    model = {**PLAIN["model"], "vocab": {"a": 0, "t": 1}}
+    model = {"type": "BPE", "vocab": {"a": 0, "t": 1}, "merges": []}
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps({**PLAIN, "model": model, "post_processor": around("t", "A", ids=[1])}))
     tokenizer = Tokenizer.from_json(TokenizerJson.open(path, num_rows))
