@@ -5,7 +5,7 @@ import pytest
 from llama_herd.error_code import ErrorCode
 from llama_herd.tasks.ledger.answers import Emission, Emitted, Ended, Unknown
 from llama_herd.tasks.protocol.events import End
-from tests.tasks.herd import Herd, end, sweep, token
+from tests.tasks.herd import JOB, Herd, end, sweep, token
 
 pytestmark = pytest.mark.redis
 
@@ -65,6 +65,15 @@ def test_a_waiting_job_without_a_record_ends_when_its_message_comes(herd: Herd) 
     herd.submit("a")
     lose_record(herd)
     assert isinstance(herd.claim("a"), Ended)
+    ended_unreadable(herd, seq=1)
+
+
+def test_a_delayed_job_without_a_record_is_counted_for_no_queue(herd: Herd) -> None:
+    herd.submit("a", JOB.model_copy(update={"not_before": 2**52}))
+    before = herd.redis.hgetall(herd.ledger.key("waiting"))
+    lose_record(herd)
+    assert isinstance(herd.claim("a"), Ended)
+    assert herd.redis.hgetall(herd.ledger.key("waiting")) == before
     ended_unreadable(herd, seq=1)
 
 
