@@ -220,6 +220,18 @@ def test_all_that_is_kept_may_be_given_up(cache: PrefixCache) -> None:
     assert cache.reserve("big", cache.pages.num_pages * PAGE_TOKENS, []) is not None
 
 
+def test_pages_that_lie_anywhere_are_given_up_wherever_they_lie() -> None:
+    cache = PrefixCache(Pages(8, consecutive=False))
+    for number in range(8):
+        (digest,) = digests_of((number,))
+        reservation = cache.reserve(str(number), PAGE_TOKENS, [digest])
+        assert reservation is not None
+        cache.publish(reservation.pages[0], digest)
+    for number in range(0, 8, 2):
+        cache.release(str(number), digests_of((number,)))
+    assert cache.reserve("big", 4 * PAGE_TOKENS, []) is not None
+
+
 def test_switched_off_it_keeps_and_finds_nothing() -> None:
     cache = PrefixCache(Pages(8, consecutive=True), is_on=False)
     cache.release("first", fill(cache, "first", (1, 2)))
