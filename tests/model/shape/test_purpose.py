@@ -9,9 +9,10 @@ import pytest
 from llama_herd.errors import ModelFileError
 from llama_herd.model.config import LlamaConfig
 from llama_herd.model.reading.metadata import Metadata
+from llama_herd.model.shape.gguf_purpose import gguf_purpose
 from llama_herd.model.shape.modules_json import folder_purpose
 from llama_herd.model.shape.pooling import Override, Pooling
-from llama_herd.model.shape.purpose import Dense, Embeds, Generates, Ranks, gguf_purpose, overridden
+from llama_herd.model.shape.purpose import Dense, Embeds, Generates, Ranks, overridden
 from tests.model.modules_folder import (
     LAST,
     NORMALIZE,

@@ -20,8 +20,9 @@ from llama_herd.model.files.model_file import ROPE_NAME, ModelFile, bias_shapes,
 from llama_herd.model.files.tensor_file import StoredRows
 from llama_herd.model.kernels.block_types import SUPPORTED_TYPES
 from llama_herd.model.reading.metadata import MAX_SCALE, Metadata, quoted
+from llama_herd.model.shape.gguf_purpose import gguf_purpose
 from llama_herd.model.shape.pooling import Override
-from llama_herd.model.shape.purpose import gguf_purpose, overridden
+from llama_herd.model.shape.purpose import overridden
 from llama_herd.model.shape.rope_scaling import HELP as ROPE_HELP
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.recommended_sampling import metadata_sampling

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from llama_herd.model.reading.metadata import Metadata, quoted
 from llama_herd.model.shape.pooling import Override, Pooling
 
 #: The tokens that Qwen3-Reranker answers with, the better one first.
@@ -20,9 +19,6 @@ CARD_TEMPLATE = (
     "<Query>: {query}\n<Document>: {document}<|im_end|>\n"
     "<|im_start|>assistant\n<think>\n\n</think>\n\n"
 )
-
-#: What helps a file that says of itself only a part of what ranking needs.
-WHOLE_RERANKER = "Take a file that llama.cpp has converted from the folder, or the folder itself."
 
 
 @dataclass(frozen=True)
@@ -97,7 +93,7 @@ def overridden(purpose: Purpose, override: Override, source: str) -> tuple[Purpo
         return purpose, ()
     chosen: Purpose
     if override == "rank":
-        chosen = purpose if isinstance(purpose, Ranks) else Ranks(YES_NO, _jinja_of(CARD_TEMPLATE))
+        chosen = purpose if isinstance(purpose, Ranks) else Ranks(YES_NO, jinja_of(CARD_TEMPLATE))
     elif isinstance(purpose, Embeds):
         chosen = replace(purpose, pooling=Pooling(override))
     else:
@@ -108,33 +104,7 @@ def overridden(purpose: Purpose, override: Override, source: str) -> tuple[Purpo
     return chosen, (f"{source}: {warning}",)
 
 
-def gguf_purpose(metadata: Metadata, architecture: str) -> Purpose:
-    """The purpose of a GGUF file. Raises ModelFileError, which names the key."""
-    key = f"{architecture}.pooling_type"
-    number = metadata.integer(key, 0, 4, 0)
-    poolings = {1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
-    if number in poolings:
-        return Embeds(poolings[number])
-    return _gguf_ranks(metadata, architecture) if number == 4 else Generates()
-
-
-def _gguf_ranks(metadata: Metadata, architecture: str) -> Ranks:
-    """As llama.cpp's converter writes a Qwen3-Reranker; scores of a file that lacks a part say nothing."""
-    key = f"{architecture}.classifier.output_labels"
-    labels = metadata.strings(key) if key in metadata else ()
-    if labels != YES_NO:
-        problem = f"is {quoted(labels)}" if labels else "is missing"
-        raise metadata.error(key, f"{problem}, {quoted(YES_NO)} is needed to rank", WHOLE_RERANKER)
-    template_key = "tokenizer.chat_template.rerank"
-    if template_key not in metadata:
-        raise metadata.error(template_key, "is missing, which is needed to rank", WHOLE_RERANKER)
-    template = metadata.text(template_key)
-    if not {"{query}", "{document}"} <= set(re.findall(r"\{\w+\}", template)):
-        raise metadata.error(template_key, "lacks {query} or {document}", WHOLE_RERANKER)
-    return Ranks(template=_jinja_of(template))
-
-
-def _jinja_of(template: str) -> str:
+def jinja_of(template: str) -> str:
     """The template in Jinja of one in which `{query}` and `{document}` stand for themselves."""
     values = {"{query}": "messages[-2].content", "{document}": "messages[-1].content"}
     parts = re.split(r"(\{query\}|\{document\})", template)
