@@ -44,6 +44,7 @@ MAX_BODY_BYTES = 4_194_304
 BESIDE = ("lines of a batch", "answers to webhooks")
 
 CHAT: dict[str, Any] = {"model": "tales", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+RESPONSE: dict[str, Any] = {"model": "tales", "input": "x", "max_output_tokens": 1}
 COMPLETION: dict[str, Any] = {"model": "tales", "prompt": "x", "max_tokens": 1}
 SPAWNED = get_context("spawn")
 SERVING = WorkerStatus(name="w", state="ready", model="tales", device="none", slots=1)
@@ -140,6 +141,7 @@ def answers(path: str, fields: Mapping[str, Any]) -> Inputs:
 
 
 MANY_SCORES = {**CHAT, "n": 8, "logprobs": True, "top_logprobs": 20, "max_tokens": 1200}
+SCORED_RESPONSE = {**RESPONSE, "top_logprobs": 20, "max_output_tokens": 4096}
 #: About as much as a prompt of 300,000 scores has, of 250 bytes each, that are tokens each.
 MANY_PROMPTS = {
     **COMPLETION,
@@ -151,6 +153,19 @@ MANY_PROMPTS = {
 }
 ONE_PROMPT = {**COMPLETION, "prompt": "x" * 24_000, "echo": True, "logprobs": 20, "max_tokens": 1}
 MANY_TEXTS = {**COMPLETION, "prompt": ["x" * 8000] * 250, "n": 8, "echo": True, "max_tokens": 1}
+
+
+def keep_response(stage: Stage) -> None:
+    stage.made["response"] = stage.ask("POST", "/v1/responses", {**SCORED_RESPONSE, "background": True})["id"]
+    read_response("?stream=true")(stage)
+
+
+#: An item that is a call, whose arguments are JSON by themselves.
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": json.dumps({"a": list(range(50))})}
+
+
+def read_response(query: str) -> Callable[[Stage], None]:
+    return lambda stage: stage.ask("GET", f"/v1/responses/{stage.made.get('response', 'x')}{query}")
 
 
 def submit_scored(stage: Stage) -> None:
@@ -329,6 +344,34 @@ ROUTE_INPUTS: Mapping[tuple[str, str], Inputs] = {
                 "json_schema": {"name": "x", "schema": {"enum": ["(a+)+$" * 30] * 1000}},
             },
         ),
+    },
+    ("POST", "/v1/responses"): {
+        **bodies("/v1/responses", RESPONSE),
+        **answers("/v1/responses", SCORED_RESPONSE),
+        "items": post("/v1/responses", **{**RESPONSE, "input": [{"role": "user", "content": "x"}] * 4096}),
+        "calls": post("/v1/responses", **{**RESPONSE, "input": [CALL] * 4096}),
+        "tools": post(
+            "/v1/responses",
+            **RESPONSE,
+            tools=[
+                {"type": "function", "name": f"f{n}", "parameters": {"type": "object"}} for n in range(128)
+            ],
+        ),
+        "one in the background": keep_response,
+    },
+    ("GET", "/v1/responses/{id}"): {
+        "the most scores": read_response(""),
+        "the most scores as a stream": read_response("?stream=true"),
+    },
+    ("POST", "/v1/responses/{id}/cancel"): {
+        "the most scores": lambda stage: stage.ask(
+            "POST", f"/v1/responses/{stage.made.get('response', 'x')}/cancel"
+        )
+    },
+    ("DELETE", "/v1/responses/{id}"): {
+        "the most scores": lambda stage: stage.ask(
+            "DELETE", f"/v1/responses/{stage.made.get('response', 'x')}"
+        )
     },
     ("POST", "/v1/embeddings"): {
         **bodies("/v1/embeddings", {"model": "tales", "input": "x"}),

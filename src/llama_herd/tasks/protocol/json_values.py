@@ -13,6 +13,8 @@ MAX_DEPTH = 32
 #: Items of a list that are written in one go, while no other thread runs: with twenty likely tokens each they
 #: take some milliseconds.
 ITEMS = 512
+#: Items of a list of which each may hold much.
+FEW_ITEMS = 8
 
 JsonObject = dict[str, Any]
 
@@ -48,6 +50,13 @@ def json_pieces(value: Any) -> Iterator[str]:
             yield from json_pieces(one)
             mark = ","
         yield "}"
+    elif isinstance(value, list) and 0 < len(value) <= FEW_ITEMS:
+        mark = "["
+        for one in value:
+            yield mark
+            yield from json_pieces(one)
+            mark = ","
+        yield "]"
     elif isinstance(value, list) and len(value) > ITEMS:
         for start in range(0, len(value), ITEMS):
             yield f"{',' if start else '['}{json_text(value[start : start + ITEMS])[1:-1]}"
