@@ -135,20 +135,26 @@ class Settings(BaseSettings):
     )
 
     redis_password: str = Field(
-        "", description="Password of the user in HERD_REDIS_URL, unless the URL contains it.", repr=False
+        default="",
+        description="Password of the user in HERD_REDIS_URL, unless the URL contains it.",
+        repr=False,
     )
     redis_ca_file: ReadableFile = Field(
-        "", description="CA certificates to check Redis's certificate against. Empty: the system's."
+        default="",
+        description="CA certificates to check Redis's certificate against. Empty: the system's.",
     )
     redis_cert_file: ReadableFile = Field(
-        "", description="Client certificate, if Redis asks for one. Its key may be in the same file."
+        default="",
+        description="Client certificate, if Redis asks for one. Its key may be in the same file.",
     )
-    redis_key_file: ReadableFile = Field("", description="Private key of the client certificate.")
+    redis_key_file: ReadableFile = Field(default="", description="Private key of the client certificate.")
     sentinel_password: str = Field(
-        "", description="Password of the Sentinels in HERD_REDIS_URL, unless the URL contains it.", repr=False
+        default="",
+        description="Password of the Sentinels in HERD_REDIS_URL, unless the URL contains it.",
+        repr=False,
     )
     redis_url: str = Field(
-        "redis://127.0.0.1:6379/0",
+        default="redis://127.0.0.1:6379/0",
         validation_alias=AliasChoices("HERD_REDIS_URL", "CELERY_BROKER_URL", "REDIS_URL"),
         validate_default=True,
         description="Redis for the queue, the ledger and the token streams, all in one database. "
@@ -156,91 +162,100 @@ class Settings(BaseSettings):
         repr=False,  # may contain a password
     )
     result_url: str = Field(
-        "",
+        default="",
         description="Redis for Celery's results and chords: the result_backend of the shop's own apps. "
         "Empty: HERD_REDIS_URL.",
         repr=False,
     )
     tenant: str = Field(
-        "default",
+        default="default",
         pattern=TENANT_PATTERN,
         description="Tenant that the jobs belong to. It is part of every Redis key.",
     )
     model_name: str = Field(
-        "",
+        default="",
         pattern=r"^[A-Za-z0-9._-]{0,128}$",
         description=f"Model for jobs that name none. Empty: {BUNDLED_MODEL_NAME}, the bundled one.",
     )
     stream_ttl_s: int = Field(
-        3600,
+        default=3600,
         ge=1,
         le=MAX_TTL_S,
         description="How long a job and its events are kept after its end, if it has no `keep_s`.",
     )
-    result_ttl_s: int = Field(86_400, ge=1, le=MAX_TTL_S, description="How long Celery keeps a job's result.")
+    result_ttl_s: int = Field(
+        default=86_400, ge=1, le=MAX_TTL_S, description="How long Celery keeps a job's result."
+    )
     failed_ttl_s: int = Field(
-        86_400,
+        default=86_400,
         ge=0,
         le=MAX_TTL_S,
         description="A failed job, and its result, are kept for this long at least.",
     )
     bulk_ttl_s: int = Field(
-        345_600,
+        default=345_600,
         ge=1,
         le=MAX_TTL_S,
         description="How long jobs of submit_many, and their results, are kept after their end.",
     )
     dead_ttl_s: int = Field(
-        604_800, ge=1, le=MAX_TTL_S, description="How long poisoned jobs and dead letters are kept."
+        default=604_800,
+        ge=1,
+        le=MAX_TTL_S,
+        description="How long poisoned jobs and dead letters are kept.",
     )
     max_queue: int = Field(
-        0, ge=0, le=10**9, description="Most jobs that may wait for a model; more are refused. 0: no limit."
+        default=0,
+        ge=0,
+        le=10**9,
+        description="Most jobs that may wait for a model; more are refused. 0: no limit.",
     )
     max_queue_tokens: int = Field(
-        0,
+        default=0,
         ge=0,
         le=10**12,
         description="Most tokens of prompts and outputs that may wait for a model. 0: no limit.",
     )
     replicas: int = Field(
-        0,
+        default=0,
         ge=0,
         le=100,
         description="Replicas of Redis that must have a job before submit returns. 0: it does not wait.",
     )
     replicas_timeout_s: float = Field(
-        1.0, ge=0.01, le=4, description="How long submit waits for these replicas."
+        default=1.0, ge=0.01, le=4, description="How long submit waits for these replicas."
     )
     lease_ms: int = Field(
-        3000,
+        default=3000,
         ge=500,
         le=3_600_000,
         description="A worker that is silent for this long loses its jobs to others.",
     )
     max_deaths: int = Field(
-        3,
+        default=3,
         ge=1,
         le=1000,
         description="A job is put aside once this many workers have died while they prepared or computed it.",
     )
     models: str = Field(
-        "", description="Models that may have no worker, such as tales,llama: their jobs are taken, and wait."
+        default="",
+        description="Models that may have no worker, such as tales,llama: their jobs are taken, and wait.",
     )
     unserved_timeout_s: int = Field(
-        86_400,
+        default=86_400,
         ge=0,
         le=MAX_TTL_S,
         description="A job ends with an error after this long if no worker has ever served its model, and "
         "HERD_MODELS does not name it. 0: it waits.",
     )
     max_prompt_bytes: int = Field(
-        262_144,
+        default=262_144,
         ge=1,
         le=MAX_PROMPT_BYTES,
         description="Longest prompt, in UTF-8 bytes, with all that counts as prompt.",
     )
     max_tokens_limit: int = Field(
-        4096, ge=1, le=MAX_CONTEXT_TOKENS, description="Highest max_tokens that a job may ask for."
+        default=4096, ge=1, le=MAX_CONTEXT_TOKENS, description="Highest max_tokens that a job may ask for."
     )
 
     @property
