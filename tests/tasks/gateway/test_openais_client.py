@@ -30,6 +30,8 @@ ASKED: dict[str, dict[str, Any]] = {
     "completions": {"prompt": ["a", "b", "c"]},
     "chat": CHAT,
     "chat, usage": {**CHAT, **USAGE},
+    "response": {"input": "a", "top_logprobs": 2},
+    "response in the background": {"input": "a", "background": True},
 }
 
 
@@ -71,6 +73,10 @@ def chunks(gateway: GatewayThread, body: dict[str, Any]) -> list[dict[str, Any]]
     from openai import OpenAI
 
     with OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client:
+        if "input" in body:
+            asked = {"model": "tales", "max_output_tokens": 4, "extra_body": {"seed": 1}, **body}
+            with client.responses.create(stream=True, **asked) as events:
+                return [_without_ids(event.model_dump()) for event in events]
         ask = client.chat.completions.create if "messages" in body else client.completions.create
         with ask(model="tales", stream=True, max_tokens=4, seed=1, **body) as stream:
             return [chunk.model_dump(exclude={"id", "created"}) for chunk in stream]
@@ -85,9 +91,19 @@ def test_heartbeats_change_no_stream(
     assert sorted(chunks(beating_gateway, ASKED[kind]), key=_choice) == sorted(expected, key=_choice)
 
 
+def _without_ids(told: Any) -> Any:
+    """An event of a response without what differs from request to request."""
+    if isinstance(told, list):
+        return [_without_ids(one) for one in told]
+    if not isinstance(told, dict):
+        return told
+    kept = {name: one for name, one in told.items() if name not in ("id", "item_id", "created_at")}
+    return {name: _without_ids(one) for name, one in kept.items()}
+
+
 def _choice(chunk: dict[str, Any]) -> list[int]:
-    """Chunks of several prompts come in any order."""
-    return [choice["index"] for choice in chunk["choices"]]
+    """Chunks of several prompts come in any order, events of a response in that of their numbers."""
+    return [choice["index"] for choice in chunk.get("choices", ())] or [chunk.get("sequence_number", 0)]
 
 
 #: How a job ends without an answer, and what the client raises.

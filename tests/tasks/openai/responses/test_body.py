@@ -13,10 +13,10 @@ from llama_herd.tasks.gateway.completion_request import OWN_FIELDS
 from llama_herd.tasks.gateway.response_request import ResponseRequest
 from llama_herd.tasks.openai.request_body import CHAT, RequestBody
 from llama_herd.tasks.openai.response import response_pieces
-from llama_herd.tasks.openai.responses.answer import ResponseFrame
+from llama_herd.tasks.openai.responses.answer import ResponseFrame, repeated
 from llama_herd.tasks.openai.responses.body import CHAT_FIELDS, OWN_REFUSED, ResponseBody
 from llama_herd.tasks.openai.responses.input_items import ITEMS
-from llama_herd.tasks.openai.responses.schema import response_schema
+from llama_herd.tasks.openai.responses.schema import ResponseObject, response_schema
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.settings import Settings
@@ -183,6 +183,18 @@ def test_what_is_wrong_is_named_as_the_body_names_it(kind: str) -> None:
     found = errors(**body)
     assert found.keys() == fields
     assert not any("function." in words for words in found.values())
+
+
+ODD = ("x", 3, 1, 0, -1, True, False, [], {}, [{}], 0.5, 1.0, [{"type": "text", "text": "x"}])
+
+
+@pytest.mark.parametrize("name", sorted(set(params()) - {"stream_options", *ResponseRequest.own_fields}))
+def test_what_an_answer_repeats_of_a_value_that_is_taken_is_as_described(name: str) -> None:
+    """Each value of its type in the package, and others."""
+    for value in [*values_of(params()[name]), *ODD]:
+        if not errors(**{name: value}):
+            told = ResponseFrame("job", "tales", 5, repeated({name: value})).response("queued")
+            ResponseObject.model_validate_json(json.dumps(told), strict=True)
 
 
 def test_a_random_body_is_taken_or_refused_with_fields_of_its_own() -> None:

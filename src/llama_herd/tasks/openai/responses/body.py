@@ -141,11 +141,15 @@ class ResponseBody:
             self._refuse(name, f"not supported{did_you_mean(close_names(name, known))}")
 
     def _check_neutral(self, name: str, neutral: Neutral, value: Any) -> None:
-        if neutral.values is not None and value not in neutral.values:
-            told = " or ".join(map(json.dumps, neutral.values))
+        known = neutral.values
+        if known is not None and not any(type(value) is type(one) and value == one for one in known):
+            told = " or ".join(map(json.dumps, known))
             self._refuse(name, f"only supported as {told}: {neutral.why}")
 
     def _instructions(self, value: Any) -> None:
+        if not isinstance(value, str):
+            self._refuse("instructions", "must be a text")
+            return
         self._add({"role": "system", "content": value}, "instructions")
 
     def _input(self, value: Any) -> None:
