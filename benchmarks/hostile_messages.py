@@ -18,9 +18,9 @@ from typing import Any
 from redis import Redis
 
 from benchmarks.harness import Benchmark, main
-from benchmarks.hostile_input import SHAPES
 from benchmarks.report import Row, Table
 from benchmarks.warm_worker import Queue, warm_worker
+from benchmarks.worst_inputs import SHAPES
 from llama_herd.errors import HerdError
 from llama_herd.tasks.protocol.events import Token
 from llama_herd.tasks.protocol.sampling import SamplingParams

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.hostile_input import BESIDE, MAX_BODY_BYTES, ROUTE_INPUTS, SHAPES, entries, routes, shaped
+from benchmarks.worst_inputs import BESIDE, MAX_BODY_BYTES, ROUTE_INPUTS, SHAPES, entries, routes, shaped
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from tests.tasks.gateway.gateway_thread import GatewayThread
 
