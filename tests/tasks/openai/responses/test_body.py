@@ -185,7 +185,21 @@ def test_what_is_wrong_is_named_as_the_body_names_it(kind: str) -> None:
     assert not any("function." in words for words in found.values())
 
 
-ODD = ("x", 3, 1, 0, -1, True, False, [], {}, [{}], 0.5, 1.0, [{"type": "text", "text": "x"}])
+ODD: tuple[Any, ...] = (
+    "x",
+    3,
+    1,
+    0,
+    -1,
+    True,
+    False,
+    [],
+    {},
+    [{}],
+    0.5,
+    1.0,
+    [{"type": "text", "text": "x"}],
+)
 
 
 @pytest.mark.parametrize("name", sorted(set(params()) - {"stream_options", *ResponseRequest.own_fields}))

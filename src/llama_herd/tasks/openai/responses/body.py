@@ -49,6 +49,12 @@ OWN_REFUSED: Mapping[str, str] = {
     "image": "a model reads and writes texts. Fix: leave it out",
     "moderation": "no text is judged here. Fix: leave it out",
     "previous_response_id": _ITEMS,
+    "max_completion_tokens": "a chat's name. Fix: max_output_tokens",
+    "max_tokens": "a chat's name. Fix: max_output_tokens",
+    "messages": "a chat's name. Fix: input",
+    "n": "there is one output. Fix: several requests",
+    "reasoning_effort": "a chat's name. Fix: reasoning.effort",
+    "response_format": "a chat's name. Fix: text.format",
     "prompt": "nothing here keeps prompts. Fix: the text itself in `input` or `instructions`",
 }
 #: Parts of `reasoning` beside its effort.
