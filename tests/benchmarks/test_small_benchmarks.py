@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import (
     fairness,
+    gateway_cost,
     job_cost,
     latency,
     ledger,
@@ -82,6 +83,15 @@ def test_short_jobs_cost_their_worker_and_redis_something() -> None:
     found = rows(job_cost.measure(job_cost.Plan((1, 30), jobs=40, slots=4, rounds=2)))
     assert [row["tokens a job"] for row in found] == [1, 30]
     assert all(len(row["worker, us a job"]) == 2 and min(numbers(row)) > 0 for row in found)
+
+
+def test_a_gateway_costs_more_than_a_server_that_sends_the_same_parts() -> None:
+    cases = gateway_cost.CASES
+    plan = gateway_cost.Plan(cases, clients=4, requests=40, tokens_per_s=0, rounds=1)
+    found = rows(gateway_cost.measure(plan))
+    assert [row["asked"] for row in found] == [case.name for case in cases]
+    assert all(row["us a request"][0] > row["floor, us a request"][0] > 0 for row in found)
+    assert [row["events"] != "-" for row in found] == [bool(case.body.get("stream")) for case in cases]
 
 
 def test_jobs_are_counted_by_worker_and_their_waits_timed() -> None:
