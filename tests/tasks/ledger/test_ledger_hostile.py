@@ -9,6 +9,7 @@ from redis.exceptions import ResponseError
 from llama_herd.tasks.ledger.answers import Swept, Yours
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.sweep import SWEEP_PATIENCE_MS
 from llama_herd.tasks.protocol.events import End
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
@@ -64,32 +65,58 @@ def test_a_workers_name_is_quoted_in_the_end_that_a_script_writes(herd: Herd) ->
     assert last.worker == NASTY
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("envelope", "no gap for a tag"),
-        ("queue", "herd:default:leases"),
-        ("queue", "herd.other:tales"),
-        ("deadline_ms", "soon"),
-        (None, ""),
-    ],
-)
+#: A field of a record, and what somebody has put there; without a field: in place of the record.
+DAMAGES = [
+    ("envelope", "no gap for a tag"),
+    ("queue", "herd:default:leases"),
+    ("queue", "herd.other:tales"),
+    ("deadline_ms", "soon"),
+    (None, "no record at all"),
+]
+
+
+def damage(herd: Herd, job_id: str, field: str | None, value: str) -> None:
+    key = herd.ledger.job_key(job_id)
+    if field is None:
+        herd.redis.set(key, value)
+    else:
+        herd.redis.hset(key, field, value)
+
+
+@pytest.mark.parametrize(("field", "value"), [*DAMAGES, ("waits", "many")])
 def test_a_broken_record_holds_up_no_other_job(herd: Herd, field: str | None, value: str) -> None:
     for name in ("broken", "good"):
         herd.submit(name)
         herd.pass_time(name, 20_000)
     herd.redis.delete(QUEUE)
-    key = herd.ledger.job_key("broken")
-    if field is None:
-        herd.redis.set(key, "no record at all")
-    else:
-        herd.redis.hset(key, field, value)
+    damage(herd, "broken", field, value)
     herd.redis.zadd("herd:default:leases", {"broken": 1})
     assert sweep(herd) == Swept(("good",))
     assert ids(herd) == ["good"]
     assert not herd.redis.exists("herd.other:tales")
     sweep(herd)
     assert ids(herd).count("good") == 1
+
+
+@pytest.mark.parametrize("index", ["herd:default:pending:herd.tales", "herd:default:leases"])
+@pytest.mark.parametrize(("field", "value"), DAMAGES)
+def test_a_broken_record_is_tried_ever_more_seldom(
+    herd: Herd, field: str | None, value: str, index: str
+) -> None:
+    herd.submit("broken")
+    if index.endswith("leases"):
+        herd.claim("broken")
+    herd.redis.delete(QUEUE)
+    damage(herd, "broken", field, value)
+    put_off = []
+    for _ in range(12):
+        herd.redis.zadd(index, {"broken": 1})
+        sweep(herd)
+        sweep(herd)
+        wait_ms = herd.redis.zscore(index, "broken") - herd.redis.time()[0] * 1000
+        put_off.append(round(wait_ms / SWEEP_PATIENCE_MS))
+    assert put_off == sorted(put_off)
+    assert put_off[-1] == 255
 
 
 def test_a_tenants_records_can_name_its_own_queues_only(redis: Redis) -> None:

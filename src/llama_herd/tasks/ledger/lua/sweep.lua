@@ -41,9 +41,20 @@ local function job_key(id) return before .. id .. after end
 -- How long to wait for a claim after so many pushes in vain: patience x 1, 2, 4 ... 256.
 local function wait_ms(waits) return patience_ms * 2 ^ math.min(math.max((tonumber(waits) or 0) - 1, 0), 8) end
 
+-- Puts off a job that cannot be handled, longer each time. It is counted as a wait, so that the time in the future is no
+-- trace of another clock. A record that does not exist is not made.
+local function put_off(index, id)
+  local job, waits = job_key(id), 9
+  if redis.call('EXISTS', job) == 1 then
+    local counted = redis.pcall('HINCRBY', job, 'waits', 1)
+    if type(counted) == 'number' then waits = counted else redis.pcall('HSET', job, 'waits', waits) end
+  end
+  redis.call('ZADD', index, now + wait_ms(waits) - patience_ms, id)
+end
+
 -- Calls `act` for one job. If its record is damaged, that job is put off, and the others go on.
 local function attempt(index, id, act, ...)
-  if not pcall(act, id, ...) then redis.call('ZADD', index, now + patience_ms * 256, id) end
+  if not pcall(act, id, ...) then put_off(index, id) end
 end
 
 -- A lease that lies further away than its own length was written before the clock was put back: it is set to a full
