@@ -156,6 +156,22 @@ def test_the_same_key_is_the_same_jobs(gateway: GatewayThread, stand_in: StandIn
     assert (other.status, other.error["code"], other.error["param"]) == (409, "job_conflict", "prompt.1")
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("ab", "abc"), ("abc", "ab"), ("a", "ab"), ("ab", "a")],
+)
+def test_a_longer_or_shorter_list_under_a_key_is_another_request(
+    gateway: GatewayThread, stand_in: StandIn, herd: Herd, first: str, second: str
+) -> None:
+    key = {"Idempotency-Key": "order 7"}
+    assert gateway.ask("POST", COMPLETIONS, asked(*first), key).status == 200
+    found = gateway.ask("POST", COMPLETIONS, asked(*second), key)
+    assert (found.status, found.error["code"]) == (409, "job_conflict")
+    assert len(stand_in.answered) == len(first)
+    assert not herd.redis.exists(herd.ledger.key("pending"))
+    assert gateway.ask("POST", COMPLETIONS, asked(*first), key).status == 200
+
+
 def test_another_request_under_a_key_ends_none_of_the_first_one_s_jobs(
     gateway: GatewayThread, herd: Herd
 ) -> None:

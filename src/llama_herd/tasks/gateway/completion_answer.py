@@ -87,16 +87,17 @@ class CompletionAnswer:
                 await self._take_back()
                 raise
             return
+        posts = [
+            {"job": job, "job_id": job_id, "traceparent": request.traceparent}
+            for job, job_id in zip(request.jobs, self._ids, strict=True)
+        ]
+        # Whether a key is another request's is known by its first job: then none of the others is accepted.
+        lots = [posts[:1], posts[1:]] if request.key else [posts]
         try:
-            outcomes = await self._client.submit_many(
-                [
-                    {"job": job, "job_id": job_id, "traceparent": request.traceparent}
-                    for job, job_id in zip(request.jobs, self._ids, strict=True)
-                ]
-            )
-            for number, outcome in enumerate(outcomes):
-                if outcome.error is not None:
-                    raise _not_accepted(outcome.error, request.source(number))
+            for first, lot in enumerate(lots):
+                for number, outcome in enumerate(await self._client.submit_many(lot), first):
+                    if outcome.error is not None:
+                        raise _not_accepted(outcome.error, request.source(number))
         except HerdError:
             await self._take_back()
             raise

@@ -73,6 +73,9 @@ class CompletionRequest:
         self.jobs = found.jobs(settings, settings.gateway_max_prompts)
         caller.check_priority(self.jobs[0].priority)
         self.key = idempotency_key_of(headers)
+        if self.key and len(self.jobs) > 1:  # a list that begins with the same prompts is another request
+            own = {"metadata": {"prompts": str(len(self.jobs))}}
+            self.jobs[0] = self.jobs[0].model_copy(update=own)
         self.keeps_jobs = keeps_jobs_of(headers, "stay" if self.key else settings.gateway_on_disconnect)
         self.names_model = bool(foreign or self.jobs[0].model)
         self.model = foreign or self.jobs[0].model or settings.default_model
