@@ -112,6 +112,7 @@ def test_a_server_of_another_engine_has_a_worker_of_the_same_model_and_rows() ->
     options = dict(zip(server["command"][::2], server["command"][1::2], strict=True))
     assert worker["HERD_ENGINE_URL"] == f"http://llama-server:{options['--port']}"
     assert (worker["HERD_MODEL"], worker["HERD_SLOTS"]) == (options["--model"], options["--parallel"])
+    assert options["--threads"] == "${ENGINE_THREADS:-0}"  # it shares the machine with workers
     assert server["volumes"] == SERVICES["engine-worker"]["volumes"]
     assert server["profiles"] == SERVICES["engine-worker"]["profiles"]
     assert server["user"] == "10001:10001"  # that of the image, who reads the same file
