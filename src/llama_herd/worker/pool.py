@@ -42,8 +42,14 @@ log = structlog.get_logger(__name__)
 #: How long a stopping worker may take after the grace period of its jobs, whether Redis answers or not.
 LEAVE_S = 2.0
 
-#: Celery's commands for pools whose size may change.
-SIZE_COMMANDS = ("pool_grow", "pool_shrink", "pool_restart", "autoscale")
+_SIZE = "a running worker keeps its number of slots. Fix: restart it with another HERD_SLOTS"
+_QUEUES = "a running worker reads the queues of its models. Fix:"
+#: Celery's commands that are refused, and why. A worker that has left its queue would still count as ready.
+REFUSED_COMMANDS = {
+    **dict.fromkeys(("pool_grow", "pool_shrink", "pool_restart", "autoscale"), _SIZE),
+    "cancel_consumer": f"{_QUEUES} herd drain for one worker, herd pause for all workers of a queue",
+    "add_consumer": f"{_QUEUES} another worker, or herd resume for a queue that is paused",
+}
 
 #: How many more objects there are before Python looks for cycles. Jobs leave none.
 COLLECT_AT = 50_000
@@ -79,7 +85,7 @@ class EnginePool(BasePool):  # type: ignore[misc]
         self._side = ThreadPoolExecutor(NUM_SIDE_THREADS, thread_name_prefix="side")
         self._handle_stops(self._stop_loading)
         atexit.register(self._end_process)
-        control.Panel.data.update(dict.fromkeys(SIZE_COMMANDS, _refuse_size))
+        control.Panel.data.update({name: partial(_refuse, why) for name, why in REFUSED_COMMANDS.items()})
         gc.disable()  # what is imported lives to the end: to look through it again and again takes 0.2 s
         try:
             self._service = self.start_service(str(self.options["initargs"][1]))
@@ -254,10 +260,8 @@ class EnginePool(BasePool):  # type: ignore[misc]
                 callback()
 
 
-def _refuse_size(_: Any, **__: Any) -> dict[str, str]:
-    answer: dict[str, str] = control.nok(
-        "a running worker keeps its number of slots. Fix: restart it with another HERD_SLOTS"
-    )
+def _refuse(why: str, _: Any, **__: Any) -> dict[str, str]:
+    answer: dict[str, str] = control.nok(why)
     return answer
 
 

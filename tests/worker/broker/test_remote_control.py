@@ -76,12 +76,24 @@ def test_a_command_that_resizes_the_pool_is_refused_in_one_line(
     command: str, app: Celery, worker: WorkerProcess
 ) -> None:
     arguments = {"max": 9, "min": 1} if command == "autoscale" else {}
+    fix = "restart it with another HERD_SLOTS"
+    refused(app, worker, command, arguments, f"a running worker keeps its number of slots. Fix: {fix}")
+
+
+def test_a_worker_keeps_its_queues(app: Celery, client: Client, worker: WorkerProcess) -> None:
+    """One that has left its queue would take no job, and count as ready."""
+    why = "a running worker reads the queues of its models. Fix:"
+    fix = "herd drain for one worker, herd pause for all workers of a queue"
+    refused(app, worker, "cancel_consumer", {"queue": QUEUE}, f"{why} {fix}")
+    fix = "another worker, or herd resume for a queue that is paused"
+    refused(app, worker, "add_consumer", {"queue": "herd.other"}, f"{why} {fix}")
+    job_id = client.submit(prompt="x", sampling={"max_tokens": 1})
+    assert client.result(job_id, timeout_s=PATIENCE_S).finish_reason == "length"
+
+
+def refused(app: Celery, worker: WorkerProcess, command: str, arguments: dict[str, Any], why: str) -> None:
     (answer,) = app.control.broadcast(command, arguments, reply=True, timeout=PATIENCE_S, limit=1)
-    assert answer == {
-        "w@test": {
-            "error": "a running worker keeps its number of slots. Fix: restart it with another HERD_SLOTS"
-        }
-    }
+    assert answer == {"w@test": {"error": why}}
     assert "Traceback" not in worker.log
     assert "pidbox command error" not in worker.log
 
