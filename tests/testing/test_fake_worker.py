@@ -31,12 +31,16 @@ main()
 
 
 @contextmanager
-def fake_workers(url: str, log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def fake_workers(url: str, log: Path, *arguments: str, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-c", LACKING, "fake-worker", *arguments]
     with (
         log.open("wb") as lines,
         subprocess.Popen(
-            command, env=environment(HERD_REDIS_URL=url), cwd=log.parent, stdout=lines, stderr=lines
+            command,
+            env=environment(HERD_REDIS_URL=url, **variables),
+            cwd=log.parent,
+            stdout=lines,
+            stderr=lines,
         ) as process,
     ):
         try:
@@ -78,6 +82,18 @@ def test_a_script_says_the_answers(redis_url: str, redis: Redis, tmp_path: Path)
     with fake_workers(redis_url, tmp_path / "log", "--script", "script.toml"), Client(redis_url) as client:
         assert client.result(client.submit(prompt="x")).text == "no"
         assert client.result(client.submit(prompt="12")).text == "a number"
+
+
+@pytest.mark.redis
+@pytest.mark.worker
+def test_it_says_that_it_serves_no_metrics(redis_url: str, redis: Redis, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with fake_workers(redis_url, log, HERD_METRICS_PORT=str(free_port())), Client(redis_url) as client:
+        assert client.result(client.submit(prompt="x")).finish_reason == "stop"
+        told, *lines = log.read_text().splitlines()
+    assert told == "herd: a fake worker serves no metrics, HERD_METRICS_PORT is ignored"
+    (ready,) = [line for line in lines if "worker ready" in line]
+    assert '"metrics_port": null' in ready
 
 
 @pytest.mark.redis

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llama_herd.cli.connection import check_redis
+from llama_herd.cli.terminal import say
 from llama_herd.errors import BadInput
 from llama_herd.extras import need_extra
 
@@ -46,8 +47,8 @@ def fake_worker(
     """Answer the jobs of models, for tests of services.
 
     It needs neither torch nor a model. Without --answer and --script a job gets what it asks for: an instance
-    of its schema, a call of its tool, else a sentence. All else is as with a real worker. One that a script
-    lets die is started again.
+    of its schema, a call of its tool, else a sentence. All else is as with a real worker, but no metrics are
+    served. One that a script lets die is started again.
     """
     need_extra("testing", "herd fake-worker")
     if script is not None and (answers or tokens_per_s):
@@ -63,7 +64,9 @@ def fake_worker(
         if re.fullmatch(MODEL_PATTERN, name) is None:
             raise BadInput(f"--model {name}: must be 1 to 128 letters, digits, dots, underscores or dashes")
     settings = read_settings(WorkerSettings)
-    override_settings(device="cpu", model=BUNDLED_MODEL)  # neither is used, but both are read
+    if settings.metrics_port:
+        say("a fake worker serves no metrics, HERD_METRICS_PORT is ignored")
+    override_settings(device="cpu", model=BUNDLED_MODEL, metrics_port=0)  # none is used, but all are read
     said = Script.load(script) if script is not None else _one_rule(answers or (), tokens_per_s)
     with own_redis(settings.redis_url, "--with-redis") if with_redis else nullcontext():
         check_redis(settings)
