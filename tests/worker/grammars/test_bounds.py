@@ -72,6 +72,15 @@ def test_a_bound_that_can_be_held_is_taken(schema: dict[str, Any], texts: list[s
     assert not [one for one in texts if problem(schema, one)]
 
 
+@pytest.mark.parametrize("divisor", [1_000_001, 4_294_967_295, 1000.001])
+def test_a_divisor_of_too_many_remainders_is_refused_before_any_is_built(divisor: float) -> None:
+    """Each is a state of the grammar: 4,294,967,295 would take hours where no processor time is limited."""
+    schema = {"properties": {"p": {"multipleOf": divisor, "minimum": 0, "maximum": 3_000_003}}}
+    answer = judge_form("json", json.dumps(schema))
+    fix = "its digits may come to 1,000,000 at most. Fix: a smaller one, or leave it out"
+    assert answer == ("failed", f"properties.p.multipleOf is not supported: {fix}")
+
+
 @pytest.mark.parametrize(
     ("divisors", "is_taken"),
     [

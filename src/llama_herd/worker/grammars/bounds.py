@@ -27,6 +27,8 @@ MOST_DIGITS, LAST_PLACE = 15, 20
 NEXT_TO_0 = Decimal("1e-15")
 #: Most that the divisors of a schema may multiply to: llguidance multiplies those that meet, in 32 bits.
 _MOST_DIVISOR = 2**32 - 1
+#: Most that the digits of one may come to: each remainder is a state, and a million take a second to build.
+_MOST_REMAINDERS = 1_000_000
 
 _LOWER, _UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 BOUNDS = (*_LOWER, *_UPPER)
@@ -76,7 +78,11 @@ def check_divisors(found: Iterable[tuple[Path, object]]) -> None:
             raise SchemaProblem(path, "must be a number above 0")
         divisor = Decimal(repr(value)).normalize()
         places = max(places, _num_places(value))
-        product *= 1 if divisor in seen else int(divisor.scaleb(_num_places(value)))
+        num_remainders = int(divisor.scaleb(_num_places(value)))
+        if num_remainders > _MOST_REMAINDERS:
+            bound = f"its digits may come to {_MOST_REMAINDERS:,} at most"
+            raise SchemaProblem(path, f"is not supported: {bound}. Fix: a smaller one, or leave it out")
+        product *= 1 if divisor in seen else num_remainders
         seen.add(divisor)
         most = product * 10 ** (places * len(seen))
         if not _is_read_as_written(value, divisor) or (most > _MOST_DIVISOR and len(seen) > 1):
