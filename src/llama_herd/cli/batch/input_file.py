@@ -7,13 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from llama_herd.cli.batch.parquet_table import ParquetTable
-from llama_herd.cli.batch.row_template import (
-    RowTemplate,
-    column_template,
-    messages_template,
-    named,
-    prompt_template,
-)
+from llama_herd.cli.batch.row_template import RowTemplate, TextTemplate, messages_template, named
 from llama_herd.cli.batch.sources import PROMPT, JsonArray, Lines, Source, StandardInput, read_prompt
 from llama_herd.cli.batch.tables import CsvTable, RecordTable, Table
 from llama_herd.cli.batch.text_file import check_encoding, open_text
@@ -71,11 +65,13 @@ class InputOptions:
     @property
     def template(self) -> RowTemplate:
         """Raises BadInput."""
-        if self.prompt is not None:
-            return prompt_template(self.prompt, self.id_column, self.field)
         if self.messages is not None:
-            return messages_template(self.messages, self.id_column)
-        return column_template(self.prompt_column or self.field, self.id_column, self.field)
+            return RowTemplate({"messages": messages_template(self.messages)}, self.id_column, "--messages")
+        if self.prompt is not None:
+            whole = TextTemplate.parse(self.prompt, "--prompt")
+            return RowTemplate({self.field: whole}, self.id_column, "--prompt")
+        column = TextTemplate(("", ""), (self.prompt_column or self.field,))
+        return RowTemplate({self.field: column}, self.id_column, "--prompt-column")
 
     @property
     def field(self) -> str:

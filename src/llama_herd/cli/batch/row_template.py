@@ -105,32 +105,13 @@ class RowTemplate:
         """A row of a table as a row of the batch. A value that is missing or null is a complaint."""
         if row.fields is None:
             return row
-        cells = {name: row.fields.get(name) for name in self.columns}
-        own = {} if self.id_column is None else {"custom_id": _id_text(cells[self.id_column])}
-        empty = [name for name, value in cells.items() if value is None]
+        cells = ((name, row.fields.get(name)) for name in self.columns)
+        texts = {name: cell_text(value) for name, value in cells if value is not None}
+        own = {} if self.id_column is None else {"custom_id": texts.get(self.id_column)}
+        empty = [name for name in self.columns if name not in texts]
         if empty:
             return SourceRow(row.line, own, f"has no value in the column {named(empty[:1])}")
-        texts = {name: cell_text(value) for name, value in cells.items()}
         return SourceRow(row.line, {**_filled(self.fields, texts), **own})
-
-
-def _id_text(value: Any) -> str | None:
-    return None if value is None else cell_text(value)
-
-
-def prompt_template(text: str, id_column: str | None, field: str = "prompt") -> RowTemplate:
-    """The template of `--prompt`. Raises BadInput."""
-    return RowTemplate({field: TextTemplate.parse(text, "--prompt")}, id_column, "--prompt")
-
-
-def column_template(column: str, id_column: str | None, field: str = "prompt") -> RowTemplate:
-    """The template of `--prompt-column`: the prompt, or text, is what stands there."""
-    return RowTemplate({field: TextTemplate(("", ""), (column,))}, id_column, "--prompt-column")
-
-
-def messages_template(messages: Sequence[Any], id_column: str | None) -> RowTemplate:
-    """The template of `--messages`: each text in them may have columns. Raises BadInput."""
-    return RowTemplate({"messages": _parsed(messages)}, id_column, "--messages")
 
 
 def read_messages(path: Path) -> list[Any]:
@@ -148,14 +129,15 @@ def read_messages(path: Path) -> list[Any]:
     return found
 
 
-def _parsed(value: Any) -> Any:
+def messages_template(value: Any) -> Any:
+    """Messages, or a part of them, with a template for each text. Raises BadInput."""
     match value:
         case str():
             return TextTemplate.parse(value, "--messages")
         case list():
-            return [_parsed(one) for one in value]
+            return [messages_template(one) for one in value]
         case dict():
-            return {name: _parsed(one) for name, one in value.items()}
+            return {name: messages_template(one) for name, one in value.items()}
     return value
 
 
