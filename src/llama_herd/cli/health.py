@@ -15,9 +15,7 @@ Name = Annotated[
 ]
 
 
-def health(
-    name: Name = None,
-) -> None:
+def health(name: Name = None) -> None:
     """Tell whether a worker of this machine is up.
 
     Exit code 0 when it is ready, otherwise 1, also while it still loads its model. A worker that leaves out a

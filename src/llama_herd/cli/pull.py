@@ -13,9 +13,7 @@ Name = Annotated[
 ]
 
 
-def pull(
-    name: Name,
-) -> None:
+def pull(name: Name) -> None:
     """Fetch a model from Hugging Face, or what is new of it.
 
     Without a file or a type it takes the GGUF file that suits this machine's memory; a repository without

@@ -109,7 +109,8 @@ class BatchScreen:
 
     def show_summary(self, summary: Summary) -> None:
         """Show the summary of the batch that has ended."""
-        show("\n".join(summary.lines()))
+        self.pause()
+        self.say("\n".join(summary.lines()))
 
     def __enter__(self) -> Self:
         return self
@@ -149,10 +150,6 @@ class LineScreen(BatchScreen):
         if self._num_shown:
             self._write_over("")
 
-    def show_summary(self, summary: Summary) -> None:
-        self.pause()
-        show("\n".join(summary.lines()))
-
     def _write_over(self, text: str, *, end: str = "") -> None:
         num = self._num_shown
         print((f"\r{'':{num}}\r" if num else "") + harmless(text), end=end, flush=True)
@@ -179,10 +176,6 @@ class BarScreen(BatchScreen):
 
     def pause(self) -> None:
         self._live.stop()
-
-    def show_summary(self, summary: Summary) -> None:
-        self.pause()
-        self._console.print(harmless("\n".join(summary.lines())))
 
     def __enter__(self) -> Self:
         self._live.start()
