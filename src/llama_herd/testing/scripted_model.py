@@ -75,6 +75,9 @@ class FreeForms:
 class ScriptedTexts(TextMaker):
     """Makes sequences of texts and of documents, where a model is for either."""
 
+    def check_generates(self) -> None:
+        """It does all that a model can."""
+
     def _pairing(self, query: str, chat: object) -> Callable[[str], list[int]]:
         return lambda document: self.tokenizer.encode(f"{query}\n{document}")
 
@@ -88,7 +91,7 @@ class ScriptedMaker(SequenceMaker):
 
     @classmethod
     def of(cls, model: str, size: ScriptedSize, ask: Ask) -> "ScriptedMaker":
-        words = Vocabulary()
+        words, room = Vocabulary(), min(size.max_length, size.kv_cache_tokens)
         return cls(
             tokenizer=words,
             chat=None,
@@ -100,13 +103,7 @@ class ScriptedMaker(SequenceMaker):
             control_ids={},
             tokenizer_info=None,
             sampling={},
-            texts=ScriptedTexts(
-                words,
-                Embeds(Pooling.LAST),
-                NUM_DIMENSIONS,
-                min(size.max_length, size.kv_cache_tokens),
-                generates=True,
-            ),
+            texts=ScriptedTexts(words, Embeds(Pooling.LAST), NUM_DIMENSIONS, room),
             model=model,
             ask=ask,
         )

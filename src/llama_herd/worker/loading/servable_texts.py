@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from llama_herd.errors import GenerationError, ModelFileError
 from llama_herd.model.parsers.formats import OutputFormats
-from llama_herd.model.shape.purpose import Generates, Purpose, Ranks
+from llama_herd.model.shape.purpose import Purpose, Ranks
 from llama_herd.model.text.chat import ChatTemplates
 from llama_herd.model.text.control_tokens import ControlTokens
 from llama_herd.model.text.template_files import DEFAULT
@@ -132,8 +132,7 @@ class ServableTexts:
 
         chats: the usable ones. num_dimensions: of a vector, where it makes some.
         """
-        purpose, (chat, complaint) = self.file.purpose, chats
-        room = min(max_length, kv_cache_tokens)
+        (chat, complaint), room = chats, min(max_length, kv_cache_tokens)
         return SequenceMaker(
             tokenizer=self.tokenizer,
             chat=chat,
@@ -145,13 +144,7 @@ class ServableTexts:
             control_ids=self.control_tokens.ids,
             tokenizer_info=self.tokenizer_info(room) if self.settings.tokenizer_info else None,
             sampling=self.sampling,
-            texts=TextMaker(
-                self.tokenizer,
-                purpose,
-                num_dimensions,
-                room,
-                generates=isinstance(purpose, Generates),
-            ),
+            texts=TextMaker(self.tokenizer, self.file.purpose, num_dimensions, room),
         )
 
     def check_chat(self) -> None:

@@ -66,7 +66,6 @@ class TextMaker:
     purpose: Purpose
     num_dimensions: int  # of a whole vector
     room: int
-    generates: bool  # whether it takes other jobs, too
 
     def sequences(
         self,
@@ -147,7 +146,7 @@ class TextMaker:
 
     def check_generates(self) -> None:
         """Raise InvalidJob if the model writes no text."""
-        if not self.generates:
+        if not isinstance(self.purpose, Generates):
             message = f"this model {self.purpose.sentence}, and writes no text. Fix: a model that generates"
             raise InvalidJob([FieldError("prompt", message)])
 
