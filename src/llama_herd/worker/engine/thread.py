@@ -22,11 +22,9 @@ STOP_S = 2.0
 
 
 class EngineThread(threading.Thread):
-    """Steps the engine while there is work and sleeps while there is none.
+    """A `JobEngine`: steps the engine while there is work and sleeps while there is none.
 
-    Other threads only call `submit`, `confirm`, `abort` and `count_anew`, which pass to the engine, and read
-    `stats` and `num_waiting`.
-    Outputs go to the engine's sink.
+    What other threads call passes to the engine. Outputs go to its sink.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -41,12 +39,10 @@ class EngineThread(threading.Thread):
 
     @property
     def stats(self) -> EngineStats:
-        """The engine's figures after its last step, or after the last call while it was idle."""
         return self._stats
 
     @property
     def num_waiting(self) -> int:
-        """Sequences that are not admitted yet, including those that the engine has not seen."""
         num_seen = self._num_seen  # first, as both only grow
         return self._stats.num_waiting + self._num_submitted - num_seen
 
@@ -69,7 +65,6 @@ class EngineThread(threading.Thread):
         self._inbox.put(partial(self._engine.abort, tuple(infos), reason))
 
     def count_anew(self) -> None:
-        """Forget what was computed until now; `stats` counts from here on."""
         self._inbox.put(self._engine.count_anew)
 
     def stop(self) -> None:

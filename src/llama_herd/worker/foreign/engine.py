@@ -130,7 +130,6 @@ class ForeignEngine(threading.Thread):
         return may_move and monotonic() - self._moved_s > stall_s + together_s
 
     def submit(self, *sequences: Sequence) -> None:
-        """Take sequences, which nobody else may touch from now on."""
         self._call(self._submit, sequences)
 
     def confirm(self, infos: Iterable[SequenceInfo]) -> None:
@@ -142,7 +141,6 @@ class ForeignEngine(threading.Thread):
         self._call(self._abort, tuple(infos), reason)
 
     def count_anew(self) -> None:
-        """Forget what was computed until now."""
         self._call(self._figures.forget)
 
     def stop(self) -> None:
