@@ -11,7 +11,7 @@ from redis import Redis
 
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client import shared_connections as hubs
-from llama_herd.tasks.client.shared_connections import SharedConnections, SubscriptionHub
+from llama_herd.tasks.client.shared_connections import Inbox, SharedConnections, SubscriptionHub
 from tests.redis_errors import num_errors
 
 pytestmark = pytest.mark.redis
@@ -29,9 +29,19 @@ async def open_hub(url: str) -> AsyncIterator[SubscriptionHub]:
         await connections.close()
 
 
+@asynccontextmanager
+async def listening(hub: SubscriptionHub, channel: str) -> AsyncIterator[Inbox]:
+    inbox = Inbox()
+    await hub.join(channel.encode(), inbox)
+    try:
+        yield inbox
+    finally:
+        await hub.leave(channel.encode(), inbox)
+
+
 async def hear(hub: SubscriptionHub, channel: str) -> list[bytes]:
     """The first messages of a channel."""
-    async with hub.listening(channel) as inbox:
+    async with listening(hub, channel) as inbox:
         while not (messages := await inbox.take(1)):
             pass
     return messages
@@ -49,9 +59,9 @@ def test_who_listens_as_the_second_is_told_to_read_what_was_before(redis_url: st
     """Redis confirms a channel once."""
 
     async def scene() -> None:
-        async with open_hub(redis_url) as hub, hub.listening("a") as first:
+        async with open_hub(redis_url) as hub, listening(hub, "a") as first:
             assert await first.take(1) is None
-            async with hub.listening("a") as second:
+            async with listening(hub, "a") as second:
                 assert await second.take(1) is None
 
     asyncio.run(scene())
@@ -61,7 +71,7 @@ def test_a_reader_that_goes_before_its_channel_is_asked_for_takes_it_from_nobody
     redis: Redis, redis_url: str
 ) -> None:
     async def scene() -> None:
-        async with open_hub(redis_url) as hub, hub.listening("other") as other:
+        async with open_hub(redis_url) as hub, listening(hub, "other") as other:
             assert await other.take(1) is None  # it is connected
             async with hub._sending:  # the connection takes no more at the moment
                 first = asyncio.create_task(hear(hub, "a"))
@@ -114,7 +124,7 @@ def test_a_connection_that_takes_nothing_more_is_given_up(
 
     async def scene() -> None:
         proxy = Proxy(redis_url)
-        async with proxy.open() as url, open_hub(url) as hub, hub.listening("other") as other:
+        async with proxy.open() as url, open_hub(url) as hub, listening(hub, "other") as other:
             assert await other.take(1) is None
             proxy.stick()
             long = [asyncio.create_task(hear(hub, f"{number}" * 500_000)) for number in range(10, 30)]
@@ -135,7 +145,7 @@ def test_a_redis_that_cannot_write_to_its_disk_is_no_loss(monkeypatch: pytest.Mo
         return [client["id"] for client in redis.client_list(_type="pubsub")]
 
     async def scene(url: str, redis: Redis) -> None:
-        async with open_hub(url) as hub, hub.listening("a") as inbox:
+        async with open_hub(url) as hub, listening(hub, "a") as inbox:
             assert await inbox.take(1) is None  # it is connected
             before = subscribers(redis)
             Path(str(redis.config_get("dir")["dir"]), "dump.rdb").mkdir()

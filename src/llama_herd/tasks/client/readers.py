@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf
 from time import monotonic
 from typing import Any, TypeVar
@@ -140,9 +139,8 @@ class Readers:
         self, follower: Follower, *, asks_place: bool = False, tick_s: float = inf
     ) -> AbstractAsyncContextManager[Reader]:
         """A reader of a job, for the block. For the arguments see `Reader`."""
-        listening = self.connections.hub.listening(self._ledger.channel(follower.job_id))
-        make = partial(Reader, follower, silence_s=self._silence_s, asks_place=asks_place, tick_s=tick_s)
-        return _Reading(self, listening, make)
+        reader = Reader(follower, Inbox(), self._silence_s, asks_place, tick_s)
+        return _Reading(self, reader, self._ledger.channel(follower.job_id).encode())
 
     def add(self, reader: Reader) -> None:
         """Look after a reader."""
@@ -250,31 +248,26 @@ class Readers:
 
 
 class _Reading(AbstractAsyncContextManager[Reader]):
-    """No asynchronous generator, as `_Listening`."""
+    """No asynchronous generator: a loop that ends closes each of them, also one that is just being closed."""
 
-    def __init__(
-        self,
-        readers: Readers,
-        listening: AbstractAsyncContextManager[Inbox],
-        make: Callable[[Inbox], Reader],
-    ) -> None:
-        self._readers, self._listening, self._make = readers, listening, make
+    def __init__(self, readers: Readers, reader: Reader, channel: bytes) -> None:
+        self._readers, self._reader, self._channel = readers, reader, channel
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Reader:
-        inbox = await self._listening.__aenter__()
-        self._reader = self._make(inbox)
+        inbox = self._reader.inbox
+        await self._readers.connections.hub.join(self._channel, inbox)
         self._readers.add(self._reader)
         if (left_s := self._reader.follower.left_s) is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(left_s + 0.001, inbox.note_missing)  # not too early
         return self._reader
 
-    async def __aexit__(self, *error: Any) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._readers.discard(self._reader)
-        await self._listening.__aexit__(*error)
+        await self._readers.connections.hub.leave(self._channel, self._reader.inbox)
 
 
 def _lots(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import defaultdict, deque
 from collections.abc import Coroutine, Iterable
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -120,15 +120,11 @@ class SubscriptionHub:
     def num_channels(self) -> int:
         return len(self._inboxes)
 
-    def listening(self, channel: str) -> AbstractAsyncContextManager[Inbox]:
-        """An inbox for a channel, for the block. What is published before Redis confirms counts as missed.
+    async def join(self, name: bytes, inbox: Inbox) -> None:
+        """Put the messages of a channel into an inbox. Those before Redis confirms count as missed.
 
         Raises RedisUnavailable once the hub is closed.
         """
-        return _Listening(self, channel.encode())
-
-    async def join(self, name: bytes, inbox: Inbox) -> None:
-        """Put the messages of a channel into an inbox. Raises RedisUnavailable once the hub is closed."""
         if self.is_closed:
             raise RedisUnavailable(CLOSED)
         is_first = name not in self._inboxes
@@ -260,22 +256,6 @@ class SubscriptionHub:
         for name in list(names):
             for inbox in self._inboxes.get(name, ()):
                 inbox.note_missing()
-
-
-class _Listening(AbstractAsyncContextManager[Inbox]):
-    """No asynchronous generator: a loop that ends closes each of them, also one that is just being closed."""
-
-    def __init__(self, hub: SubscriptionHub, name: bytes) -> None:
-        self._hub = hub
-        self._name = name
-        self._inbox = Inbox()
-
-    async def __aenter__(self) -> Inbox:
-        await self._hub.join(self._name, self._inbox)
-        return self._inbox
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._hub.leave(self._name, self._inbox)
 
 
 T = TypeVar("T")
