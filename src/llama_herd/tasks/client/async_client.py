@@ -297,7 +297,7 @@ class AsyncClient:
     ) -> AsyncBatch:
         """Run many jobs as `Client.batch` does; on_progress is called in the event loop."""
         with_window = BatchWindow(self._core, jobs, run_id=run_id, size=window, in_order=in_order)
-        teller = ProgressTeller.make(on_progress, with_window, jobs, total)
+        teller = ProgressTeller(on_progress, with_window, jobs, total)
         return AsyncBatch(lambda: self._readers().connections, with_window, teller)
 
     async def batches(self) -> list[BatchStatus]:

@@ -407,7 +407,7 @@ class Client(AbstractContextManager["Client"]):
         Raises InvalidJob if `run_id` cannot be part of a job's id.
         """
         with_window = BatchWindow(self._core, jobs, run_id=run_id, size=window, in_order=in_order)
-        teller = ProgressTeller.make(on_progress, with_window, jobs, total)
+        teller = ProgressTeller(on_progress, with_window, jobs, total)
         return ClientBatch(self._run, with_window, teller)
 
     def batches(self) -> list[BatchStatus]:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence, Sized
 from functools import cached_property
 from time import monotonic, sleep
-from typing import Any, Self
+from typing import Any
 
 from llama_herd.tasks.client.arguments import checked_count
 from llama_herd.tasks.client.batch.batch_progress import BatchProgress, DoneRows
@@ -26,22 +26,20 @@ ProgressHook = Callable[[BatchStatus], object]
 class ProgressTeller:
     """Tells a caller how its batch stands: now and then while jobs end, and once when all is over."""
 
-    def __init__(self, hook: ProgressHook | None, window: BatchWindow, num_jobs: int | None) -> None:
-        self._hook = hook
-        self._window = window
-        self._progress = BatchProgress(window.run_id, "", num_jobs, DoneRows())
-        self._tell_at_s = 0.0
-
-    @classmethod
-    def make(
-        cls, hook: ProgressHook | None, window: BatchWindow, jobs: Iterable[BatchJob], total: int | None
-    ) -> Self:
+    def __init__(
+        self, hook: ProgressHook | None, window: BatchWindow, jobs: Iterable[BatchJob], total: int | None
+    ) -> None:
         """total: the number of jobs; None: that of a list, and else unknown. Raises BadInput."""
         if hook is not None and not callable(hook):
             raise refusal("on_progress", hook, "a function that takes a BatchStatus")
-        if total is None:
-            return cls(hook, window, len(jobs) if isinstance(jobs, Sized) else None)
-        return cls(hook, window, checked_count("total", total))
+        if total is not None:
+            total = checked_count("total", total)
+        elif isinstance(jobs, Sized):
+            total = len(jobs)
+        self._hook = hook
+        self._window = window
+        self._progress = BatchProgress(window.run_id, "", total, DoneRows())
+        self._tell_at_s = 0.0
 
     def tell(self, items: Sequence[BatchItem]) -> None:
         """Count the items of a round, and tell if it is time. Raises what the hook raises."""
