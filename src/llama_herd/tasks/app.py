@@ -1,6 +1,7 @@
 """The Celery app: for `celery -A llama_herd.tasks.app worker`, and for services that send tasks."""
 
 import sys
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import click
@@ -73,6 +74,42 @@ def _exit(complaint: str) -> NoReturn:
     raise SystemExit(2)
 
 
+#: What is so in every app, whatever its settings.
+CELERY: Mapping[str, Any] = {
+    "broker_connection_retry_on_startup": True,
+    # Retry when Redis answers with an error (full, disk full, read-only), as after a lost connection.
+    "broker_channel_error_retry": True,
+    # Never give up on Redis: a worker that did would have to be started by hand.
+    "broker_connection_max_retries": None,
+    "redis_socket_keepalive": True,
+    "redis_socket_timeout": 10.0,
+    "redis_retry_on_timeout": True,
+    # One engine runs all messages at once. These are strings, so that a client never imports a worker.
+    "worker_pool": "llama_herd.worker.pool:EnginePool",
+    "worker_consumer": "llama_herd.worker.broker.consumer:Consumer",
+    # Acknowledge a message only when its result is stored. Prefetch no more than the batch has room for.
+    "task_acks_late": True,
+    "worker_prefetch_multiplier": 1,
+    # The publisher stores STARTED when the job begins. Celery's tracer runs when it is over.
+    "task_track_started": False,
+    # Leases prevent double runs. Cancelling jobs at each lost connection would end healthy sequences.
+    "worker_cancel_long_running_tasks_on_connection_loss": False,
+    # A worker holds messages with an ETA in addition to its prefetch count: limit them.
+    "worker_eta_task_limit": 1000,
+    # With it, anyone who reaches the queue could send `shutdown`. Neither `Client.cancel` nor Celery's
+    # `revoke` needs it. A worker with HERD_REMOTE_CONTROL turns it on.
+    "worker_enable_remote_control": False,
+    # Events would show arguments, and so prompts.
+    "worker_send_task_events": False,
+    "task_send_sent_event": False,
+    # JSON only: reading it runs no code.
+    "accept_content": ["json"],
+    "result_accept_content": ["json"],
+    "task_serializer": "json",
+    "result_serializer": "json",
+}
+
+
 def make_app(settings: Settings) -> Celery:
     """A Celery app for one Redis and tenant."""
     # The shared tasks of a service that imports this go on asking for the service's own app.
@@ -80,43 +117,13 @@ def make_app(settings: Settings) -> Celery:
     app = Celery("llama_herd", include=["llama_herd.tasks.generate"], set_as_current=is_alone)
     ledger = Ledger.from_settings(settings)
     app.conf.update(
+        CELERY,
         # Queue and ledger share one database: a job and its message come into being in one script.
         broker_url=celery_url(settings.redis_url),
-        result_backend=celery_url(settings.results_url),
         broker_use_ssl=celery_tls(settings.redis_url),
+        broker_transport_options=broker_options(ledger.unacked_key, settings.redis_url),
+        result_backend=celery_url(settings.results_url),
         redis_backend_use_ssl=celery_tls(settings.results_url),
-        broker_connection_retry_on_startup=True,
-        # Retry when Redis answers with an error (full, disk full, read-only), as after a lost connection.
-        broker_channel_error_retry=True,
-        # Never give up on Redis: a worker that did would have to be started by hand.
-        broker_connection_max_retries=None,
-        # One engine runs all messages at once. These are strings, so that a client never imports a worker.
-        worker_pool="llama_herd.worker.pool:EnginePool",
-        worker_consumer="llama_herd.worker.broker.consumer:Consumer",
-        # One queue for each model, so that a job never reaches a worker with another model.
-        task_default_queue=queue_name(settings.default_model, settings.tenant),
-        # Acknowledge a message only when its result is stored. Prefetch no more than the batch has room for.
-        task_acks_late=True,
-        worker_prefetch_multiplier=1,
-        # The publisher stores STARTED when the job begins. Celery's tracer runs when it is over.
-        task_track_started=False,
-        # Leases prevent double runs. Cancelling jobs at each lost connection would end healthy sequences.
-        worker_cancel_long_running_tasks_on_connection_loss=False,
-        # A worker holds messages with an ETA in addition to its prefetch count: limit them.
-        worker_eta_task_limit=1000,
-        # With it, anyone who reaches the queue could send `shutdown`. Neither `Client.cancel` nor Celery's
-        # `revoke` needs it. A worker with HERD_REMOTE_CONTROL turns it on.
-        worker_enable_remote_control=False,
-        # A tenant's clients reach its own jobs only.
-        control_exchange=ledger.control_exchange,
-        # Events would show arguments, and so prompts.
-        worker_send_task_events=False,
-        task_send_sent_event=False,
-        # JSON only: reading it runs no code.
-        accept_content=["json"],
-        result_accept_content=["json"],
-        task_serializer="json",
-        result_serializer="json",
         result_expires=settings.result_ttl_s,
         # Retry until Redis takes a result: giving up would store a failure instead.
         result_backend_transport_options={
@@ -124,12 +131,12 @@ def make_app(settings: Settings) -> Celery:
             "global_keyprefix": ledger.results_prefix,
             **sentinel_options(settings.results_url),
         },
+        # One queue for each model, so that a job never reaches a worker with another model.
+        task_default_queue=queue_name(settings.default_model, settings.tenant),
+        # A tenant's clients reach its own jobs only.
+        control_exchange=ledger.control_exchange,
         # A worker that sends events (-E) sends them to its own tenant.
         event_exchange=ledger.key("celeryev"),
-        redis_socket_keepalive=True,
-        redis_socket_timeout=10.0,
-        redis_retry_on_timeout=True,
-        broker_transport_options=broker_options(ledger.unacked_key, settings.redis_url),
     )
 
     def check_start(instance: Any, **_: Any) -> None:
