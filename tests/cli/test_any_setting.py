@@ -58,6 +58,25 @@ def test_a_nul_in_an_env_file_is_named(variable: str, tmp_path: Path) -> None:
         VARIABLES[variable].read()
 
 
+PATHS = [name for name in VARIABLES if name.endswith(("_FILE", "_FILES", "_DIR"))] + ["HERD_MODEL"]
+
+
+@pytest.mark.parametrize("variable", PATHS)
+def test_a_path_may_begin_at_home(variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No shell expands it in a .env, or in a unit of systemd."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "here").write_text("redis://host")
+
+    def what_comes_of(path: str) -> object:
+        monkeypatch.setenv(variable, path)
+        try:
+            return VARIABLES[variable].read()
+        except SettingsError as error:
+            return str(error).rpartition(": ")[2]
+
+    assert what_comes_of("~/here") == what_comes_of(f"{tmp_path}/here")
+
+
 @pytest.mark.parametrize("files", ["s3://", "s3:///", "s3://bucket"])
 def test_a_storage_that_cannot_be_is_named_before_the_gateway_starts(
     files: str, monkeypatch: pytest.MonkeyPatch

@@ -123,7 +123,7 @@ class ServedSettings(Settings):
             return model
         if not model.strip():
             raise ValueError("must be a path, or hf:OWNER/NAME. Fix: leave it out for the bundled model")
-        return os.path.expanduser(check_path(model))  # no shell does it in a .env, or in --model=~/x.gguf
+        return check_path(model)
 
     @field_validator("model")
     @classmethod

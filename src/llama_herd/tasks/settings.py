@@ -68,6 +68,7 @@ ACCESS = ("redis_password", "redis_ca_file", "redis_cert_file", "redis_key_file"
 
 
 def _check_readable(path: str) -> str:
+    path = os.path.expanduser(path)
     if path and (problem := problem_with_file(path)):
         raise ValueError(problem)
     return path
@@ -78,20 +79,23 @@ ReadableFile = Annotated[str, AfterValidator(_check_readable)]
 
 
 def check_path(path: str) -> str:
-    """`path` itself. Raises ValueError for one that no system takes, or that no line could tell."""
+    """`path`, with ~ as the home folder: no shell expands it in a .env, or in --model=~/x.gguf.
+
+    Raises ValueError for one that no system takes, or that no line could tell.
+    """
     if (num_bytes := len(path.encode(errors="replace"))) > MAX_PATH_BYTES:
         raise ValueError(f"must be a path of at most {MAX_PATH_BYTES} bytes, got {num_bytes}")
     if re.search(r"[\0-\x1f\x7f]", path):
         raise ValueError("must be a path without control characters")
-    return path
+    return os.path.expanduser(path)
 
 
 def check_folder(path: str) -> str:
-    """`path` itself. Raises ValueError where no folder can be: at a file, or below one.
+    """`check_path` of a folder. Raises ValueError where none can be: at a file, or below one.
 
     One that is absent or locked passes: it may be made, or be a mount that is away.
     """
-    if not check_path(path):
+    if not (path := check_path(path)):
         return path
     try:
         problem = "" if stat.S_ISDIR(os.stat(path).st_mode) else "that is a file"

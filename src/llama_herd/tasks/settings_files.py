@@ -1,6 +1,7 @@
 """Secrets in files, as container engines pass them: `<variable>_FILE` names the file."""
 
 import logging
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -59,7 +60,7 @@ class SecretFiles(PydanticBaseSettingsSource):
             if name.removesuffix(SUFFIX).lower() in source.env_vars:
                 return None
             if name.lower() in source.env_vars:
-                return source.env_vars[name.lower()]
+                return os.path.expanduser(source.env_vars[name.lower()] or "")
         return None
 
 
