@@ -201,6 +201,18 @@ def test_only_what_has_expired_is_dropped_for_that(records: Records) -> None:
     assert records(FILES.drop("file-1", expired=True)) == "dropped"
 
 
+@pytest.mark.parametrize("expired", [True, False])
+def test_whoever_drops_a_file_has_a_while_to_delete_its_bytes(records: Records, *, expired: bool) -> None:
+    """Another gateway that dropped it meanwhile would take the place behind which a page begins."""
+    for name in ("file-1", "file-2"):
+        records.add(name)
+    records.redis.hset(FILES.file_key("file-1"), "expires_ms", 1)
+    assert records(FILES.drop("file-1", expired=expired)) == "dropped"
+    assert records(due_items(FILES.files_due_key, 9)) == ()
+    (left,) = records(FILES.page("file-1", 9, "asc")).records
+    assert left[b"id"] == b"file-2"
+
+
 @pytest.mark.parametrize("final", ["completed", "failed", "expired", "cancelled"])
 @pytest.mark.parametrize("webhook", ["", "https://example.com/own"])
 def test_its_end_and_its_webhook_are_written_together(

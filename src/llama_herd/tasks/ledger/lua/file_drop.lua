@@ -1,5 +1,6 @@
 -- FILE_DROP: forget a file, unless a batch reads it; of one without a record, what was reserved for it, and its place in
--- the list, where a page may have begun behind it until then. Its bytes are due to be deleted from the first time on.
+-- the list, where a page may have begun behind it until then. Whoever drops it first deletes its bytes; if he has not after
+-- again_ms, they are due.
 -- needs: clock, quota
 -- keys: file, files, quota (of the tenant), files_due (of the storage)
 -- args: id, member, only (expired: only if it is), again_ms# (how long to wait before looking at it again)
@@ -25,7 +26,7 @@ if tonumber(users) > 0 then
   if only == 'expired' then redis.call('ZADD', key.files_due, now + again_ms, member) end
   return 'in_use'
 end
-redis.call('ZADD', key.files_due, now, member)
+redis.call('ZADD', key.files_due, now + again_ms, member)
 redis.call('DEL', key.file)
 add_to_quota(key.quota, owner, 'files', -1)
 add_to_quota(key.quota, owner, 'bytes', -num_bytes)
