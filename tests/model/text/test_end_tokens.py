@@ -63,6 +63,19 @@ def test_a_byte_in_a_role_stays_a_byte_of_texts(role: str) -> None:
     assert (10 in tokenizer.eos_ids) == (role in ("eos", "eot"))
 
 
+@pytest.mark.parametrize(
+    ("tokens", "is_complained_of"),
+    [(("<user>",), True), (("<us", "er>", "<user>"), False), (("<other>",), False)],
+)
+def test_a_mark_of_a_template_that_no_text_becomes_is_complained_of(
+    tokens: tuple[str, ...], is_complained_of: bool
+) -> None:
+    template = {"tokenizer.chat_template": "<user>{{ messages }}<|end|>"}
+    metadata = Metadata({**values("</s>", *tokens, kind=TokenType.NORMAL, eos=256), **template})
+    complaints = Tokenizer.from_metadata(metadata).complaints
+    assert ["'<user>'" in one and "read in pieces" in one for one in complaints] == [True] * is_complained_of
+
+
 def test_code_ends_where_a_key_says_and_else_by_its_names() -> None:
     assert ends("<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<|fim_prefix|>") == {
         "<|fim_pad|>",

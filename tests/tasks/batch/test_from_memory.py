@@ -9,6 +9,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 import pytest
+from redis import Redis
 
 import llama_herd.tasks.batch
 from benchmarks.stand_in import StandIn
@@ -22,8 +23,12 @@ from llama_herd.tasks.batch.row_request import RequestReader
 from llama_herd.tasks.batch.source_row import SourceRow
 from llama_herd.tasks.client.batch.batch_progress import BatchProgress, DoneRows
 from llama_herd.tasks.client.batch.batch_row import BatchItem
+from llama_herd.tasks.client.batch.row_feed import job_id_of
+from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.protocol.batch_status import BatchStatus
 from llama_herd.tasks.settings import Settings
+from tests.chaos.harness.patience import PATIENCE_S
+from tests.tasks.herd import Herd, end, started
 
 NUM_ROWS = 40
 BAD_LINE = 7
@@ -126,6 +131,25 @@ def test_a_run_that_has_too_many_failed_rows_takes_no_more_rows_from_its_start(r
         before = list(memory.rows)
         memory.start(max_errors=0)
     assert memory.rows == before
+
+
+@pytest.mark.redis
+def test_what_a_worker_ends_after_the_cancel_is_waited_for(redis: Redis, redis_url: str) -> None:
+    herd, job_id = Herd(redis, Ledger()), job_id_of(RUN_ID, "1", 1)
+
+    def end_it_a_round_later(run: BatchRun) -> None:
+        if run.window.is_cancelled:
+            herd.kinds("one", end(job_id, 2, 0))
+        elif run.window.num_under_way == NUM_ROWS - 1:
+            herd.claimed(job_id)
+            herd.kinds("one", started(job_id))
+            run.cancel(PATIENCE_S)
+
+    with Client(redis_url) as client:
+        memory = Memory(client, [])
+        memory.start(end_it_a_round_later, window=NUM_ROWS)
+    assert memory.shown[-1].state == "cancelled"
+    assert sorted(memory.rows) == [1, BAD_LINE]
 
 
 @pytest.mark.redis

@@ -306,6 +306,27 @@ def test_an_id_that_another_job_has_by_now_is_not_owed(herd: Herd, payer: Payer)
     assert herd.redis.ttl(herd.ledger.job_key("job")) == -1
 
 
+def test_who_is_asked_once_looks_once(payer: Payer, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = list[str]()
+
+    class Asked(Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if not self.is_set():
+                payer.stop()
+            return True
+
+    def look(*_: object) -> bool:
+        assert not looks, "it looks again, without a pause"
+        looks.append("look")
+        return False
+
+    monkeypatch.setattr(payer, "_is_asked", Asked())
+    monkeypatch.setattr(RESULT_SERVER, "look", look)
+    payer.look_soon()
+    payer.run()
+    assert looks == ["look"]
+
+
 def test_the_rights_that_the_docs_name_are_enough(
     herd: Herd, finisher: Finisher, results: EmbeddedRedis, redis: Redis, redis_url: str
 ) -> None:
