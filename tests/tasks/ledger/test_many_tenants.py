@@ -205,6 +205,28 @@ def test_free_rows_are_those_of_live_workers_of_the_same_queue(redis: Any) -> No
     assert free_elsewhere(redis, ACME) == [1]
 
 
+def test_a_worker_that_stops_has_no_free_rows_any_more(redis: Any) -> None:
+    for state in ("ready", "stopping"):
+        run_call(redis, beat([Beat(one, status("w", state=state)) for one in BOTH]))
+        assert free_elsewhere(redis, *BOTH) == [4 if state == "ready" else 0] * 2
+
+
+def test_of_a_silent_worker_nothing_is_left(redis: Any) -> None:
+    """Its report and the room of its queue expire together; its name goes with the next report of another."""
+    redis.zadd(ACME.key("workers"), {"silent": 1})
+    run_call(redis, beat([Beat(ACME, status("w"))]))
+    with redis.pipeline() as now:
+        now.time().zrange(ACME.key("workers"), 0, -1, withscores=True)
+        (seconds, micros), names, *lives_ms = (
+            now.pttl(ACME.key("worker:w")).pttl(ACME.key("room:herd.acme:m")).execute()
+        )
+    [(name, expires_ms)] = names
+    assert name == b"w"
+    for life_ms in (expires_ms - 1000 * seconds - micros / 1000, *lives_ms):
+        assert life_ms == pytest.approx(lives_ms[0], abs=20)
+    assert 0 < lives_ms[0] <= 1000 * WORKER_TTL_S
+
+
 @pytest.mark.long
 def test_a_worker_that_comes_back_with_another_model_has_no_room_for_the_first_one(
     redis: Any, monkeypatch: pytest.MonkeyPatch
