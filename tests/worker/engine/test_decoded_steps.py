@@ -95,6 +95,15 @@ def test_a_token_of_a_prompt_is_no_row_that_decodes(run: Run) -> None:
     assert natively.said == by_forwards.said
 
 
+def test_more_rows_than_one_call_takes_are_computed_by_forwards(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llama_herd.worker.engine.model_runner.FEW_TOKENS", 2)
+    natively = run(*MODES, natively=True)
+    assert natively.said == run(*MODES, natively=False).said
+    assert 0 < natively.num_decoded < natively.num_forwards
+
+
 def test_what_is_no_number_is_no_token() -> None:
     found = likeliest([1.0, float("inf"), float("nan"), float("-inf")], [7, 8, 9, 10])
     assert [token.token_id for token in found] == [7, NO_TOKEN, NO_TOKEN, NO_TOKEN]
