@@ -249,3 +249,13 @@ def test_a_tenant_without_webhooks_is_not_told(records: Records) -> None:
     records.create()
     assert records(BATCHES.end(records.claimed().record, "completed"))
     assert not records.redis.exists("herd:acme:outbox", "herd:acme:outbox:entries")
+
+
+@pytest.mark.parametrize("name", ["webhook", "outbox", "outbox:entries", "outbox:dead"])
+def test_an_outbox_of_another_type_holds_up_no_end(records: Records, name: str) -> None:
+    records.redis.hset("herd:acme:webhook", "jobs", 0)
+    records.redis.delete(f"herd:acme:{name}")
+    records.redis.set(f"herd:acme:{name}", "x")
+    records.create()
+    assert records(BATCHES.end(records.claimed().record, "completed"))
+    assert records(BATCHES.get(BATCH)).state == "completed"

@@ -294,6 +294,14 @@ def test_what_is_due_is_taken_once_and_comes_again_if_nobody_settles_it(told: He
     assert run_call(told.redis, OUTBOX.due(10, 60_000)) == [entry]
 
 
+def test_what_is_due_without_an_entry_leaves_the_outbox(told: Herd) -> None:
+    """It would be due before all others for ever, and nobody can send it."""
+    run_to_the_end(told, "a")
+    told.redis.zadd(KEYS[0], {"msg_gone": 1})
+    assert run_call(told.redis, OUTBOX.due(1, 60_000)) == []
+    assert [one.id for one in run_call(told.redis, OUTBOX.due(1, 60_000))] == ["a"]
+
+
 @pytest.mark.parametrize(
     ("field", "number"),
     [pytest.param("ended_ms", 10**400, id="late"), ("ended_ms", -1), ("tries", -100)],

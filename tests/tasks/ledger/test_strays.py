@@ -10,7 +10,7 @@ from redis import Redis
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.overview import Overview
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.ledger.sweep import MAX_MOVES, binding_key, gather_strays
+from llama_herd.tasks.ledger.sweep import MAX_BYTES, MAX_MOVES, binding_key, gather_strays
 from llama_herd.tasks.protocol.priority import SEPARATOR, lists_of
 from tests.examples import EXAMPLES, for_any
 from tests.tasks.herd import QUEUE
@@ -94,6 +94,18 @@ def test_a_binding_that_names_no_separator_is_passed_over(url: str, member: str)
         assert run_call(redis, gather_strays([QUEUE])) == []
 
 
+def test_eight_separators_of_sixteen_bytes_count_and_what_is_beyond_does_not(url: str) -> None:
+    with Redis.from_url(url) as redis:
+        redis.flushall()
+        longest = [f"{number}".ljust(16, ";") for number in range(9)]
+        redis.sadd(binding_key(QUEUE), *(f"{QUEUE}{sep};{sep};{QUEUE}" for sep in longest))
+        assert run_call(redis, gather_strays([QUEUE])) == []
+        redis.sadd(binding_key(QUEUE), *(f"{QUEUE}{sep}{sep}{QUEUE}" for sep in longest))
+        found = {one.separator for one in run_call(redis, gather_strays([QUEUE]))}
+        assert len(found) == 8
+        assert found < set(longest)
+
+
 def test_keys_that_are_no_lists_and_no_sets_harm_no_other_queue(url: str) -> None:
     with Redis.from_url(url) as redis:
         redis.flushall()
@@ -119,3 +131,14 @@ def test_a_long_backlog_is_moved_in_parts_and_keeps_its_order(url: str) -> None:
         found = [run_call(redis, gather_strays([QUEUE]))[0] for _ in range(3)]
         assert [(one.num_moved, one.has_more) for one in found] == [(MAX_MOVES, True), (1, False), (0, False)]
         assert redis.lrange(f"{QUEUE}{SEPARATOR}1", 0, -1) == backlog[::-1]
+
+
+def test_a_backlog_of_long_messages_is_moved_in_parts(url: str) -> None:
+    with Redis.from_url(url) as redis:
+        redis.flushall()
+        send(url, QUEUE, range(1, 2), sep=";", priority_steps=[0, 1])
+        message = redis.lpop(f"{QUEUE};1")
+        assert isinstance(message, bytes)
+        redis.lpush(f"{QUEUE};1", *(message.ljust(MAX_BYTES // 2) for _ in range(3)))
+        found = [run_call(redis, gather_strays([QUEUE]))[0] for _ in range(2)]
+        assert [(one.num_moved, one.has_more) for one in found] == [(2, True), (1, False)]
