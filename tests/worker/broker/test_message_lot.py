@@ -119,15 +119,42 @@ def test_acks_are_not_lost_while_redis_refuses_them(redis: Redis, connection: Co
     push(redis, *"ab")
     reader = Reader(connection)
     reader.read()
-    redis.delete(TIMES)
-    redis.set(TIMES, "somebody else's")
+    for key in (NOTES, TIMES):
+        redis.rename(key, f"{key} before")
+        redis.set(key, "somebody else's")
     reader.messages[0].ack()
     with capture_logs() as lines:
         wait_until(lambda: hub.fire_timers() and lines, "the ack is refused")
-    assert redis.hlen(NOTES) == 1
-    redis.delete(TIMES)
+    for key in (NOTES, TIMES):
+        redis.rename(f"{key} before", key)
+    assert redis.hlen(NOTES) == redis.zcard(TIMES) == 2
     reader.messages[1].ack()
     wait_until(lambda: hub.fire_timers() and not redis.exists(NOTES, TIMES), "both are acked")
+
+
+def test_held_is_what_is_noted_but_for_what_is_acked(redis: Redis, connection: Connection, hub: Hub) -> None:
+    """Who does not say that it holds a message loses it to another."""
+    push(redis, *"abc")
+    reader = Reader(connection)
+    reader.read()
+    tags = [one.delivery_tag for one in reader.messages]
+    assert sorted(reader.channel.tags_held) == sorted(tags)
+    assert {tag.encode() for tag in tags} == set(redis.hkeys(NOTES))
+    reader.messages[0].ack()
+    assert sorted(reader.channel.tags_held) == sorted(tags[1:])
+
+
+def test_a_message_that_is_given_back_waits_behind_all_others(redis: Redis, connection: Connection) -> None:
+    push(redis, *"abc")
+    reader = Reader(connection, prefetch=1)
+    assert reader.read() == ["a"]
+    reader.messages[0].requeue()
+    found = []
+    while len(found) < 3:
+        found += reader.read()
+        reader.messages[-1].ack()
+    assert found == ["b", "c", "a"]
+    assert not redis.exists(NOTES, TIMES)
 
 
 def test_a_channel_that_closes_acks_before(redis: Redis, connection: Connection, hub: Hub) -> None:
