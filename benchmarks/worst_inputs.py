@@ -143,6 +143,17 @@ def keep_response(stage: Stage) -> None:
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": json.dumps({"a": list(range(50))})}
 
 
+def go_on(stage: Stage) -> None:
+    """From an answer to the most parts that are sent at once, with as many again, as often as one may."""
+    asked = {
+        **RESPONSE,
+        "input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}] * 256}] * 31,
+    }
+    found = stage.ask("POST", "/v1/responses", asked)
+    while "id" in found:
+        found = stage.ask("POST", "/v1/responses", {**asked, "previous_response_id": found["id"]})
+
+
 def read_response(query: str) -> Callable[[Stage], None]:
     return lambda stage: stage.ask("GET", f"/v1/responses/{stage.made.get('response', 'x')}{query}")
 
@@ -337,6 +348,7 @@ ROUTE_INPUTS: Mapping[tuple[str, str], Inputs] = {
             ],
         ),
         "one in the background": keep_response,
+        "a conversation that goes on": go_on,
     },
     ("GET", "/v1/responses/{id}"): {
         "the most scores": read_response(""),

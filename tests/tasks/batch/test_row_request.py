@@ -79,6 +79,10 @@ def test_a_row_of_the_responses_api_is_the_chat_that_it_says() -> None:
         "body.background: only supported as false: only the gateway's own route has it; "
         "body.max_output_tokens: input should be greater than or equal to 0, got -1"
     )
+    assert complaint(openai(RESPONSES, previous_response_id="resp_a")) == (
+        "body.previous_response_id: not supported: only the gateway's own route has it. Fix: all items so "
+        "far in `input`"
+    )
 
 
 @pytest.mark.parametrize("form", ["plain", "openai", "text"])

@@ -1,6 +1,8 @@
 """A gateway on an empty Redis, and the worker's side of it."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -8,13 +10,16 @@ from redis import Redis
 from benchmarks.stand_in import StandIn
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger import reports
+from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Reports
+from llama_herd.tasks.protocol.events import End, Token, ToolCall
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
 from tests.batch_api import BatchApi
+from tests.chaos.harness.patience import wait_until
 from tests.tasks.gateway.gateway_thread import GatewayThread
-from tests.tasks.herd import Herd
+from tests.tasks.herd import QUEUE, Herd
 
 
 @pytest.fixture(scope="session")
@@ -78,3 +83,29 @@ def stand_in(redis_url: str) -> Iterator[StandIn]:
 @pytest.fixture
 def api(gateway: GatewayThread) -> BatchApi:
     return BatchApi(lambda: gateway.url)
+
+
+@pytest.fixture
+def thoughtful(herd: Herd) -> Callable[..., None]:
+    """Answers the next job as a model that thinks, speaks and calls tools."""
+
+    def answer(**end: Any) -> None:
+        wait_until(lambda: herd.redis.llen(QUEUE), "a job is there")
+        job_id = str(json.loads(herd.redis.lpop(QUEUE))["headers"]["id"])
+        herd.claimed(job_id)
+        call = ToolCall(index=0, id="c0", name="weather", arguments='{"city": "Ulm"}')
+        told: tuple[dict[str, Any], ...] = (
+            {"reasoning": "hm"},
+            {"content": "I look."},
+            {"tool_calls": (call,)},
+        )
+        head: dict[str, Any] = {"job": job_id, "epoch": 1}
+        for number, fields in enumerate(told):
+            event = Token(
+                seq=number + 1, i=number, ids=(number,), text="x", **{"content": "", **fields}, **head
+            )
+            herd.emit("one", EmitEntry.from_event(event, number))
+        last = End(seq=4, n=3, attempts=1, **{"finish_reason": "stop", **end}, **head)
+        herd.emit("one", EmitEntry.from_event(last, 3))
+
+    return answer

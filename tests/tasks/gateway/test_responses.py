@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from benchmarks.stand_in import StandIn
-from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.openai.responses.answer import PREFIX
-from llama_herd.tasks.protocol.events import End, Failure, Token, ToolCall
-from tests.chaos.harness.patience import wait_until
+from llama_herd.tasks.protocol.events import Failure
 from tests.tasks.gateway.gateway_thread import GatewayThread
-from tests.tasks.herd import QUEUE, Herd
+from tests.tasks.herd import Herd
 
 pytestmark = pytest.mark.redis
 
@@ -44,32 +42,6 @@ def test_a_stream_says_what_the_whole_answer_says(client: Any, stand_in: StandIn
     assert [event.sequence_number for event in events] == list(range(len(events)))
     texts = [event.delta for event in events if event.type == "response.output_text.delta"]
     assert "".join(texts) == found.output_text == client.responses.retrieve(found.id).output_text
-
-
-@pytest.fixture
-def thoughtful(herd: Herd) -> Callable[..., None]:
-    """Answers the next job as a model that thinks, speaks and calls tools."""
-
-    def answer(**end: Any) -> None:
-        wait_until(lambda: herd.redis.llen(QUEUE), "a job is there")
-        job_id = str(json.loads(herd.redis.lpop(QUEUE))["headers"]["id"])
-        herd.claimed(job_id)
-        call = ToolCall(index=0, id="c0", name="weather", arguments='{"city": "Ulm"}')
-        told: tuple[dict[str, Any], ...] = (
-            {"reasoning": "hm"},
-            {"content": "I look."},
-            {"tool_calls": (call,)},
-        )
-        head: dict[str, Any] = {"job": job_id, "epoch": 1}
-        for number, fields in enumerate(told):
-            event = Token(
-                seq=number + 1, i=number, ids=(number,), text="x", **{"content": "", **fields}, **head
-            )
-            herd.emit("one", EmitEntry.from_event(event, number))
-        last = End(seq=4, n=3, attempts=1, **{"finish_reason": "stop", **end}, **head)
-        herd.emit("one", EmitEntry.from_event(last, 3))
-
-    return answer
 
 
 def test_thoughts_words_and_calls_are_items(client: Any, thoughtful: Callable[..., None]) -> None:

@@ -21,7 +21,8 @@ ABSENT_ROUTES = (
     AbsentRoutes(("/v1/tokenize", "/v1/detokenize"), "these are POST /tokenize and POST /detokenize"),
     AbsentRoutes(
         ("/v1/conversations",),
-        "nothing here keeps conversations. Use POST /v1/responses, with all items so far in `input`",
+        "only answers are kept here. Use POST /v1/responses, with `previous_response_id`, or with all items "
+        "so far in `input`",
     ),
     AbsentRoutes(
         (

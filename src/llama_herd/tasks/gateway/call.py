@@ -50,16 +50,20 @@ class Call(Request):
         self._cost += cost
 
     async def read(self, parse: Callable[[dict[str, Any]], T]) -> T:
-        """Read the body, and return what `parse` makes of it. Raises Problem, and its errors.
+        """Read the body, and return what `parse` makes of it. Raises Problem, and its errors."""
+        settings = self.context.settings
+        raw = await read_body(self, settings)
+        self.charge(len(raw) / BODY_BYTES)
+        return await self.in_turn(lambda: parse(parse_object(raw, settings)))
+
+    async def in_turn(self, parse: Callable[[], T]) -> T:
+        """Return what `parse` makes of a body. Raises its errors.
 
         The event loop stands still while a body is parsed. So bodies are parsed one at a time, and others
         have their turn after each.
         """
-        settings = self.context.settings
-        raw = await read_body(self, settings)
-        self.charge(len(raw) / BODY_BYTES)
         async with self.context.parsing:
-            found = parse(parse_object(raw, settings))
+            found = parse()
             await asyncio.sleep(0)
             return found
 

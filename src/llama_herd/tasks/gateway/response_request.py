@@ -11,22 +11,30 @@ from llama_herd.tasks.gateway.identity import Caller
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.openai.request_body import CHAT
 from llama_herd.tasks.openai.responses.answer import repeated
-from llama_herd.tasks.openai.responses.body import ResponseBody
+from llama_herd.tasks.openai.responses.body import PREVIOUS, ResponseBody
+from llama_herd.tasks.openai.responses.conversation import Conversation
 
 
 class ResponseRequest(CompletionRequest):
     """A request for an answer. Raises InvalidJob with every wrong field, and Problem.
 
+    before: the conversation that it goes on with.
     is_background: whether it is answered at once, and its job goes on without its client. asked: what the
     answer repeats of it.
     """
 
-    own_fields = (*OWN_FIELDS, "background")
+    own_fields = (*OWN_FIELDS, "background", PREVIOUS)
     stream_options = ("include_obfuscation",)
 
     def __init__(
-        self, body: Mapping[str, Any], headers: Headers, settings: GatewaySettings, caller: Caller
+        self,
+        body: Mapping[str, Any],
+        before: Conversation,
+        headers: Headers,
+        settings: GatewaySettings,
+        caller: Caller,
     ) -> None:
+        self._before = before
         super().__init__(CHAT, body, headers, settings, caller)
         background = body.get("background")
         if not isinstance(background, bool | None):
@@ -36,7 +44,10 @@ class ResponseRequest(CompletionRequest):
         self.asked = repeated(body)
 
     def _read(self, body: Mapping[str, Any]) -> ResponseBody:
-        return ResponseBody(body)
+        found = ResponseBody(body, self._before)
+        if body.get("store") is not False:
+            found.keep()
+        return found
 
     def source(self, number: int) -> str:
         return "input"

@@ -11,6 +11,7 @@ from llama_herd.tasks.client.dead_items import body_fields
 from llama_herd.tasks.client.job_purge import purge_job
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_answer import job_headers
+from llama_herd.tasks.gateway.earlier_response import conversation_before, record_and_body
 from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.problem import bad_request
 from llama_herd.tasks.gateway.request_log import facts_of
@@ -18,10 +19,8 @@ from llama_herd.tasks.gateway.response_answer import ResponseAnswer, response_pa
 from llama_herd.tasks.gateway.response_request import ResponseRequest
 from llama_herd.tasks.gateway.sse import EventStream
 from llama_herd.tasks.ledger.answers import Cancellation, JobRecord
-from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.left_jobs import read_record
-from llama_herd.tasks.openai.responses.answer import PREFIX, ResponseFrame, Status
-from llama_herd.tasks.protocol.job import is_job_id
+from llama_herd.tasks.openai.responses.answer import PREFIX, ResponseFrame, Status, job_id_of
+from llama_herd.tasks.openai.responses.body import PREVIOUS
 from llama_herd.tasks.protocol.message import model_of
 
 #: The query that says from which of its events a stream goes on.
@@ -39,7 +38,9 @@ class ResponseDeleted(BaseModel):
 async def create_response(call: Call) -> ResponseAnswer:
     """Answer in a conversation, in the form of OpenAI's Responses API."""
     settings, caller = call.queue.settings, call.caller
-    asked = await call.read(lambda body: ResponseRequest(body, call.headers, settings, caller))
+    body = await call.read(dict[str, Any])
+    before = await conversation_before(call, body.get(PREVIOUS))
+    asked = await call.in_turn(lambda: ResponseRequest(body, before, call.headers, settings, caller))
     await call.queue.check_model(asked.model, is_named=asked.names_model)
     return ResponseAnswer(call, asked)
 
@@ -71,24 +72,15 @@ async def delete_response(call: Call) -> ResponseDeleted:
 
 async def _found(call: Call) -> tuple[ResponseFrame, JobRecord]:
     """The answer that the path names. Raises JobNotFound."""
-    name: str = call.path_params["id"]
-    job_id = name.removeprefix(PREFIX)
-    if name == job_id or not is_job_id(job_id):
+    job_id = job_id_of(call.path_params["id"])
+    if job_id is None:
         raise JobNotFound(f"no answer has such an id: each begins with {PREFIX}")
     facts_of(call.scope).job_id = job_id
-    record, job = await call.queue.run(_record_and_job(call.queue.core.ledger, job_id))
-    if "kind" in job:
+    record, body = await call.queue.run(record_and_body(call.queue.core.ledger, job_id))
+    if "kind" in body_fields(job_id, body):
         raise JobNotFound(f"job {job_id} has vectors or ranks, and no answer")
     model = model_of(record.queue, call.caller.tenant)
     return ResponseFrame(job_id, model, record.submitted_ms // 1000), record
-
-
-async def _record_and_job(ledger: Ledger, job_id: str) -> tuple[JobRecord, dict[str, Any]]:
-    """A dialogue: a job's record, and the job as it was accepted. Raises JobNotFound."""
-    record, _ = await read_record(ledger, job_id)
-    if record is None:
-        raise JobNotFound.for_id(job_id)
-    return record, body_fields(job_id, await ledger.body(job_id))
 
 
 async def _as_it_is(call: Call, frame: ResponseFrame, record: JobRecord) -> ASGIApp:

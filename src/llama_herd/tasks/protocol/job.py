@@ -52,7 +52,7 @@ MAX_PROMPT_SCORES = 131_072
 SOURCES = ("prompt", "prompt_ids", "messages")
 CHAT_FIELDS = (
     *("tools", "tool_choice", "parallel_tool_calls"),
-    *("documents", "chat_template", "chat_template_kwargs"),
+    *("documents", "chat_template", "chat_template_kwargs", "conversation_from"),
 )
 
 _JOB_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -129,6 +129,11 @@ class Prompt(StrictModel):
         default=None,
         max_length=MAX_OPTIONS,
         description="Variables of the template's own, like `enable_thinking`.",
+    )
+    conversation_from: Annotated[int, Field(ge=0, lt=MAX_MESSAGES)] | None = Field(
+        default=None,
+        description="The first of `messages` that is told again where a later answer goes on from this one: "
+        "those before it are for this job alone. Absent: no answer goes on from it.",
     )
 
     @field_validator("prompt_ids", mode="before")
@@ -209,8 +214,8 @@ class GenerationJob(Notices, Wanted, Terms, Prompt):
     """One prompt to be continued.
 
     It has exactly one of `prompt`, `prompt_ids` and `messages`. `tools`, `tool_choice`,
-    `parallel_tool_calls`, `documents`, `chat_template` and `chat_template_kwargs` go with `messages` only.
-    Times are unix milliseconds.
+    `parallel_tool_calls`, `documents`, `chat_template`, `chat_template_kwargs` and `conversation_from` go
+    with `messages` only. Times are unix milliseconds.
     """
 
     @model_validator(mode="after")

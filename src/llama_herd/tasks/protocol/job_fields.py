@@ -70,6 +70,7 @@ class JobFields(TypedDict, total=False):
     documents: Sequence[JsonObject] | None
     chat_template: str | None
     chat_template_kwargs: JsonObject | None
+    conversation_from: int | None
     model: str | None
     tenant: str
     priority: int

@@ -8,11 +8,21 @@ from llama_herd.errors import DeadlineExceeded, GenerationError
 from llama_herd.http_status import http_status
 from llama_herd.tasks.openai.logprobs import logprobs_of
 from llama_herd.tasks.openai.request_body import CHAT
-from llama_herd.tasks.openai.responses.body import in_their_words
+from llama_herd.tasks.openai.responses.body import PREVIOUS, in_their_words
 from llama_herd.tasks.protocol.events import End, Failure, FinishReason, Pieces, Token, ToolCall, Usage
+from llama_herd.tasks.protocol.job import is_job_id
 from llama_herd.tasks.protocol.result import Output, Result
 
 PREFIX = "resp_"
+
+
+def job_id_of(name: object) -> str | None:
+    """The id of the job whose answer is named so; None if none can be."""
+    if not isinstance(name, str) or not name.startswith(PREFIX):
+        return None
+    job_id = name.removeprefix(PREFIX)
+    return job_id if is_job_id(job_id) else None
+
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 STATUSES: Mapping[FinishReason, Status] = {
@@ -31,6 +41,7 @@ REPEATED: Mapping[str, Any] = {
     "max_output_tokens": None,
     "metadata": {},
     "parallel_tool_calls": True,
+    PREVIOUS: None,
     "reasoning": {"effort": None, "summary": None},
     "store": True,
     "temperature": None,
@@ -102,7 +113,6 @@ class ResponseFrame:
             "error": None if end is None else _error_of(end.finish_reason, end.error),
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "model": self.model,
-            "previous_response_id": None,
             "usage": usage,
             **REPEATED,
             **self.asked,

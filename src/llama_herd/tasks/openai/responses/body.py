@@ -12,7 +12,8 @@ from llama_herd.errors import MAX_FIELD_ERRORS, FieldError, InvalidJob
 from llama_herd.tasks.openai.allowed_tools import ALLOWED
 from llama_herd.tasks.openai.other_fields import NEUTRAL, Neutral, shown_name
 from llama_herd.tasks.openai.request_body import CHAT, CHAT_SAME, JOB_SAME, SAME, RequestBody
-from llama_herd.tasks.openai.responses.input_items import Turns
+from llama_herd.tasks.openai.responses.conversation import NOTHING, Conversation
+from llama_herd.tasks.openai.responses.input_items import BEFORE, Turns
 from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.settings import Settings
@@ -37,18 +38,21 @@ OWN_NEUTRAL: Mapping[str, Neutral] = {
     "background": Neutral("only the gateway's own route has it", (False,)),
     "stream": NEUTRAL["stream"],
     "max_tool_calls": Neutral("no tool is called here; a model may ask for calls"),
-    "store": Neutral("an answer is kept as a job, for as long as these are", (True, False)),
+    "store": Neutral(
+        "an answer is kept as a job, for as long as these are; with false none goes on from it", (True, False)
+    ),
     "truncation": Neutral("nothing is left out of a conversation", ("disabled",)),
 }
+#: Names the answer that a request goes on from.
+PREVIOUS = "previous_response_id"
 #: Fields that are refused, with the fix.
-_ITEMS = "nothing here keeps conversations. Fix: all items so far in `input`"
 OWN_REFUSED: Mapping[str, str] = {
     "access_programs": "there are none. Fix: leave it out",
-    "context_management": _ITEMS,
-    "conversation": _ITEMS,
+    "context_management": "nothing is left out of a conversation. Fix: fewer items in `input`",
+    "conversation": f"only answers are kept here. Fix: {PREVIOUS}, or all items so far in `input`",
     "image": "a model reads and writes texts. Fix: leave it out",
     "moderation": "no text is judged here. Fix: leave it out",
-    "previous_response_id": _ITEMS,
+    PREVIOUS: "only the gateway's own route has it. Fix: all items so far in `input`",
     "max_completion_tokens": "a chat's name. Fix: max_output_tokens",
     "max_tokens": "a chat's name. Fix: max_output_tokens",
     "messages": "a chat's name. Fix: input",
@@ -86,12 +90,13 @@ _THEIRS = {
 class ResponseBody:
     """Reads one body: `errors` names the fields that cannot be. A null counts as absent.
 
-    fields: those of the job that no chat has.
+    before: the conversation that it goes on with. fields: those of the job that no chat has.
     """
 
-    def __init__(self, body: Mapping[str, Any]) -> None:
+    def __init__(self, body: Mapping[str, Any], before: Conversation = NOTHING) -> None:
         self.errors: list[FieldError] = []
         self.fields: dict[str, Any] = {}
+        self._before = before
         self._chat: dict[str, Any] = {}
         self._turns: list[Any] = []
         self._places: list[str] = []  # the field that each turn came from
@@ -113,6 +118,10 @@ class ResponseBody:
         if self._turns:
             self._chat["messages"] = self._turns
 
+    def keep(self) -> None:
+        """Let later answers go on from this one, without its instructions."""
+        self.fields["conversation_from"] = self._places.count("instructions")
+
     def jobs(self, settings: Settings, _max_prompts: int) -> list[GenerationJob]:
         """The one job, as a body of several prompts has some. Raises InvalidJob."""
         return [self.job(settings)]
@@ -127,7 +136,7 @@ class ResponseBody:
             job = chat.job(settings, {**fields, **self.fields}, sampling)
         except InvalidJob as error:
             is_told = any(one.field.split(".")[0] == "input" for one in errors)
-            found = (FieldError(self._field_of(one.field), _words_of(one)) for one in error.fields)
+            found = map(self._in_body, error.fields)
             errors += (one for one in found if not (is_told and one.field == "input"))
         if errors:
             raise InvalidJob(list(dict.fromkeys(errors)))
@@ -159,15 +168,15 @@ class ResponseBody:
         self._add({"role": "system", "content": value}, "instructions")
 
     def _input(self, value: Any) -> None:
-        if isinstance(value, list) and value:
-            turns = Turns(value)
-            self.errors += turns.errors
-            for turn, place in zip(turns.turns, turns.places, strict=True):
-                self._add(turn, f"input.{place}")
-        elif isinstance(value, str):
-            self._add({"role": "user", "content": value}, "input")
-        else:
+        is_text = isinstance(value, str)
+        items = [{"role": "user", "content": value}] if is_text else value
+        if not isinstance(items, list) or not items:
             self._refuse("input", "must be a text, or a list of items that is not empty")
+            return
+        turns = Turns(self._before, items)
+        self.errors += turns.errors
+        for turn, place in zip(turns.turns, turns.places, strict=True):
+            self._add(turn, PREVIOUS if place == BEFORE else "input" if is_text else f"input.{place}")
 
     def _add(self, turn: Any, place: str) -> None:
         self._turns.append(turn)
@@ -219,6 +228,13 @@ class ResponseBody:
         shown = name if all(part.isidentifier() for part in name.split(".")) else "?"
         self.errors.append(FieldError(shown, message))
 
+    def _in_body(self, error: FieldError) -> FieldError:
+        """An error of the chat as one of the body, in whose tools no function is inside."""
+        field, message = self._field_of(error.field), re.sub(r"\bfunction\.(?=[a-z])", "", error.message)
+        if self._before.turns and error.field == "messages":
+            message += f", with the conversation of {PREVIOUS}. Fix: fewer or shorter items in `input`"
+        return FieldError(field, message)
+
     def _field_of(self, field: str) -> str:
         """The name in the body of a chat's field."""
         first, *rest = field.split(".")
@@ -226,7 +242,7 @@ class ResponseBody:
             if not rest or not rest[0].isdigit():
                 return "input"
             place, *rest = self._places[int(rest[0])], *rest[1:]
-            return place if place in ("input", "instructions") else ".".join((place, *rest))
+            return place if place in ("input", "instructions", PREVIOUS) else ".".join((place, *rest))
         return ".".join((_THEIRS.get(first, first), *rest))
 
 
@@ -235,11 +251,6 @@ def in_their_words(message: str) -> str:
     told = re.sub(r"^(prompt|prompt_ids|messages)\b", "input", message).replace("sampling.", "")
     told = re.sub(r"\bresponse_format(\.json_schema)?\b", "text.format", told)
     return re.sub(r"\bmax_tokens\b", "max_output_tokens", told)
-
-
-def _words_of(error: FieldError) -> str:
-    """What is wrong, where a tool has no function inside it."""
-    return re.sub(r"\bfunction\.(?=[a-z])", "", error.message)
 
 
 def _nested_form(form: Any) -> Any:

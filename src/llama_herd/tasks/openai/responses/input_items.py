@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llama_herd.errors import MAX_FIELD_ERRORS, FieldError
+from llama_herd.tasks.openai.responses.conversation import Conversation
 
 #: Kinds of items that can be told to a model here.
 ITEMS = ("message", "function_call", "function_call_output", "reasoning")
@@ -18,19 +19,23 @@ _PARTS = {
     "input_image": "image",
     "input_file": "file",
 }
+#: In the place of an item's number: the turn is of the conversation before.
+BEFORE = -1
 
 
 class Turns:
-    """The turns that items come to. places: which item each of them began with.
+    """The turns that a conversation and the items after it come to. places: which item each began with.
 
     What one answer came to, its reasoning, its message and its calls, is one turn. What is wrong with a turn
     is left in it, for the check of the job; errors: what has no turn.
     """
 
-    def __init__(self, items: Sequence[Any]) -> None:
-        self.turns: list[Any] = []
-        self.places: list[int] = []
+    def __init__(self, before: Conversation, items: Sequence[Any]) -> None:
+        self.turns: list[Any] = list(map(dict, before.turns))
+        self.places = [BEFORE] * len(self.turns)
         self.errors: list[FieldError] = []
+        for item in before.items:
+            self._read(BEFORE, item)
         for number, item in enumerate(items):
             self._read(number, item)
             if len(self.errors) > MAX_FIELD_ERRORS:

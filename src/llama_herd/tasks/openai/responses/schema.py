@@ -11,7 +11,7 @@ from llama_herd.tasks.openai.answer_schema import AnswerModel, DrawnScore
 from llama_herd.tasks.openai.body_schema import body_schema, ignored
 from llama_herd.tasks.openai.request_body import CHAT
 from llama_herd.tasks.openai.responses.answer import Status
-from llama_herd.tasks.openai.responses.body import CHAT_FIELDS, OWN_NEUTRAL, REASONING, SCORES
+from llama_herd.tasks.openai.responses.body import CHAT_FIELDS, OWN_NEUTRAL, PREVIOUS, REASONING, SCORES
 from llama_herd.tasks.openai.responses.input_items import IGNORED, ITEMS
 from llama_herd.tasks.protocol.chat import MAX_MESSAGES
 from llama_herd.tasks.protocol.job import GenerationJob
@@ -124,7 +124,7 @@ class ResponseObject(AnswerModel):
     model: str | None = Field(description="The model that was asked.")
     output: tuple[Item, ...] = Field(description="What came of it; empty until it has ended.")
     usage: ResponseUsage | None = Field(description="Tokens of the whole job; null until it has ended.")
-    previous_response_id: None = Field(description="Always null.")
+    previous_response_id: str | None = Field(description=f"{_ASKED} null.")
     background: bool = Field(description=f"{_ASKED} false.")
     instructions: str | None = Field(description=f"{_ASKED} null.")
     max_output_tokens: int | None = Field(description=f"{_ASKED} null.")
@@ -208,7 +208,15 @@ def response_schema() -> dict[str, Any]:
             "anyOf": [_TEXT, {"type": "array", "minItems": 1, "maxItems": MAX_MESSAGES, "items": _TURN}],
             "description": "What is asked: a text, or the items of a conversation.",
         },
-        "instructions": {**_TEXT, "description": "A turn of the role system, before all others."},
+        "instructions": {
+            **_TEXT,
+            "description": "A turn of the role system, before all others, for this answer alone.",
+        },
+        PREVIOUS: {
+            **_TEXT,
+            "description": "The answer that this one goes on from: what that was asked, and what it said, "
+            "stands before `input`.",
+        },
         "max_output_tokens": chat["max_tokens"],
         "stream": chat["stream"],
         "stream_options": stream,

@@ -1,0 +1,90 @@
+"""A request that goes on from an answer asks what it asks that has all items so far in its `input`."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from llama_herd.errors import InvalidJob
+from llama_herd.tasks.openai.responses.answer import ResponseFrame
+from llama_herd.tasks.openai.responses.body import PREVIOUS, ResponseBody
+from llama_herd.tasks.openai.responses.conversation import NOTHING, Conversation
+from llama_herd.tasks.protocol.job import GenerationJob
+from llama_herd.tasks.protocol.result import Result
+from llama_herd.tasks.settings import Settings
+from tests.tasks.openai.responses.test_events import SEEDS, job_events
+
+CALL = {"type": "function_call", "call_id": "c0", "name": "f", "arguments": '{"a": 1}'}
+ITEMS: tuple[dict[str, Any], ...] = (
+    {"role": "user", "content": "asked"},
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "in a part"}]},
+    {"role": "developer", "content": "be brief"},
+    {"role": "system", "content": "be kind", "name": "king"},
+    {"role": "assistant", "content": "said"},
+    {"role": "assistant", "content": [{"type": "output_text", "text": "said", "annotations": []}]},
+    CALL,
+    {**CALL, "arguments": "no JSON"},
+    {"type": "function_call_output", "call_id": "c0", "output": "1"},
+    {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "thought"}], "summary": []},
+)
+
+
+def job_of(body: ResponseBody) -> GenerationJob:
+    """The job, as its record has it."""
+    body.keep()
+    return GenerationJob.model_validate(json.loads(body.job(Settings()).to_json()))
+
+
+def some_input(dice: random.Random) -> str | list[dict[str, Any]]:
+    """A text, or items. Thoughts at the end are those of no turn, and no template takes them."""
+    if dice.random() < 0.3:
+        return "a text"
+    return [*dice.choices(ITEMS, k=dice.randrange(4)), dice.choice(ITEMS[:-1])]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_chain_of_answers_is_all_items_so_far(seed: int) -> None:
+    dice = random.Random(seed)
+    before, items = NOTHING, list[dict[str, Any]]()
+    for _ in range(4):
+        given = some_input(dice)
+        own = {"instructions": "x"} if dice.random() < 0.5 else {}
+        items += [{"role": "user", "content": given}] if isinstance(given, str) else given
+        went_on = job_of(ResponseBody({"input": given, **own}, before))
+        assert went_on == job_of(ResponseBody({"input": items, **own}))
+        result = Result.from_events(job_events(dice.choice(SEEDS)))
+        output = ResponseFrame("job", "tales", 5).whole(result)["output"]
+        before = Conversation.from_answer(went_on, output)
+        items += output
+
+
+def test_instructions_are_for_one_answer_alone() -> None:
+    first = job_of(ResponseBody({"instructions": "one", "input": "x"}))
+    before = Conversation.from_answer(first, [])
+    second = job_of(ResponseBody({"instructions": "two", "input": "y"}, before))
+    third = job_of(ResponseBody({"input": "z"}, Conversation.from_answer(second, [])))
+    told = [[turn.content for turn in job.messages or ()] for job in (first, second, third)]
+    assert told == [["one", "x"], ["two", "x", "y"], ["x", "y", "z"]]
+
+
+def test_what_is_wrong_with_the_rest_is_named_by_its_place_in_the_request() -> None:
+    before = Conversation.from_answer(job_of(ResponseBody({"input": "x" * 90})), [])
+    wrong = {"input": [{"role": "user", "content": "x"}, {"role": "king", "content": "x"}]}
+    with pytest.raises(InvalidJob) as refused:
+        ResponseBody(wrong, before).job(Settings())
+    assert [one.field for one in refused.value.fields] == ["input.1.role"]
+    with pytest.raises(InvalidJob) as refused:
+        ResponseBody({"input": "y" * 20}, before).job(Settings(max_prompt_bytes=100))
+    ((field, message),) = refused.value.fields
+    assert (field, message) == (
+        "input",
+        f"must be at most 100 bytes, got 110, with the conversation of {PREVIOUS}. Fix: fewer or shorter "
+        "items in `input`",
+    )
+
+
+def test_without_a_new_input_there_is_nothing_to_answer() -> None:
+    before = Conversation.from_answer(job_of(ResponseBody({"input": "x"})), [])
+    with pytest.raises(InvalidJob, match="input: is required"):
+        ResponseBody({}, before).job(Settings())
