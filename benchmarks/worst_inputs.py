@@ -151,6 +151,7 @@ def go_on(stage: Stage) -> None:
     }
     found = stage.ask("POST", "/v1/responses", asked)
     while "id" in found:
+        stage.made["conversation"] = found["id"]
         found = stage.ask("POST", "/v1/responses", {**asked, "previous_response_id": found["id"]})
 
 
@@ -353,6 +354,11 @@ ROUTE_INPUTS: Mapping[tuple[str, str], Inputs] = {
     ("GET", "/v1/responses/{id}"): {
         "the most scores": read_response(""),
         "the most scores as a stream": read_response("?stream=true"),
+    },
+    ("GET", "/v1/responses/{id}/input_items"): {
+        "the most parts": lambda stage: stage.ask(
+            "GET", f"/v1/responses/{stage.made.get('conversation', 'x')}/input_items?limit=100"
+        )
     },
     ("POST", "/v1/responses/{id}/cancel"): {
         "the most scores": lambda stage: stage.ask(

@@ -70,6 +70,33 @@ def test_it_says_from_which_answer_it_goes_on_until_it_is_read_later(
     assert client.responses.retrieve(said[0].id).previous_response_id is None
 
 
+def test_what_an_answer_was_asked_is_listed_page_by_page(
+    client: Any, thoughtful: Callable[..., None], gateway: GatewayThread
+) -> None:
+    first = client.responses.create(
+        model="tales", input="Ulm?", instructions="Be brief.", tools=[TOOL], background=True
+    )
+    thoughtful()
+    told = {"type": "function_call_output", "call_id": "c0", "output": "rain"}
+    asked: dict[str, Any] = {"input": [told], "previous_response_id": first.id}
+    name = client.responses.create(model="tales", background=True, **asked).id
+    kinds = ["message", "reasoning", "message", "function_call", "function_call_output"]
+    for limit in (1, 2, 5, 20):
+        items = list(client.responses.input_items.list(name, order="asc", limit=limit))
+        assert [one.type for one in items] == kinds
+        assert list(client.responses.input_items.list(name, limit=limit)) == items[::-1]
+    assert (items[0].content[0].text, items[3].arguments) == ("Ulm?", '{"city":"Ulm"}')
+    empty = gateway.ask("GET", f"/v1/responses/{name}/input_items?order=asc&after={items[-1].id}").json
+    assert (empty["data"], empty["has_more"], empty["first_id"]) == ([], False, None)
+    for query, param in (("after=x", "after"), ("limit=101", "limit"), ("order=up", "order")):
+        wrong = gateway.ask("GET", f"/v1/responses/{name}/input_items?{query}")
+        assert (wrong.status, wrong.error["param"]) == (400, param)
+    alone = respond(gateway, background=True, store=False).json["id"]
+    chat = gateway.ask("POST", "/v1/jobs", {"prompt": "x", "model": "tales"}).json["id"]
+    for none in (alone, PREFIX + chat, chat, f"{PREFIX}unknown"):
+        assert gateway.ask("GET", f"/v1/responses/{none}/input_items").error["code"] == "not_found"
+
+
 def test_an_answer_that_is_deleted_takes_nothing_from_those_after_it(
     gateway: GatewayThread, client: Any, stand_in: StandIn
 ) -> None:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import AsyncGenerator
-from typing import Literal, cast
 from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
@@ -10,7 +9,7 @@ from starlette.responses import Response, StreamingResponse
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.file_upload import files_of, store_upload
 from llama_herd.tasks.gateway.problem import Problem, bad_request, not_found
-from llama_herd.tasks.gateway.queries import after_of, limit_of
+from llama_herd.tasks.gateway.queries import after_of, limit_of, order_of
 from llama_herd.tasks.gateway.sse import prepend
 from llama_herd.tasks.gateway.storage_threads import in_thread, in_threads
 from llama_herd.tasks.ledger.redis_call import both, redis_time_ms
@@ -36,11 +35,8 @@ async def list_files(call: Call) -> FileList:
     """The tenant's files."""
     files = await files_of(call)
     after, limit = after_of(call), limit_of(call, MAX_LIMIT, MAX_LIMIT)
-    order = call.query_params.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise bad_request("must be asc or desc", param="order")
-    purpose = call.query_params.get("purpose", "")
-    page = await call.queue.run(files.page(after, limit, cast(Literal["asc", "desc"], order), purpose))
+    order, purpose = order_of(call), call.query_params.get("purpose", "")
+    page = await call.queue.run(files.page(after, limit, order, purpose))
     if page is None:
         raise bad_request("no such file", param="after")
     data = tuple(FileObject.from_file(StoredFile.from_fields(fields)) for fields in page.records)

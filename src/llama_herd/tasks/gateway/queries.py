@@ -1,5 +1,7 @@
 """What the queries of a request ask for. Each raises Problem for what cannot be meant."""
 
+from typing import Literal, cast
+
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.problem import bad_request
 
@@ -15,6 +17,14 @@ def limit_of(call: Call, default: int, most: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= most):
         raise bad_request(f"must be a number from 1 to {most:,}", param="limit")
     return int(text)
+
+
+def order_of(call: Call) -> Literal["asc", "desc"]:
+    """Whether the oldest or the newest entries of a list come first."""
+    order = call.query_params.get("order", "desc")
+    if order not in ("asc", "desc"):
+        raise bad_request("must be asc or desc", param="order")
+    return cast(Literal["asc", "desc"], order)
 
 
 def seconds_of(call: Call, name: str) -> float | None:

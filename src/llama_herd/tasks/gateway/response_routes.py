@@ -11,9 +11,10 @@ from llama_herd.tasks.client.dead_items import body_fields
 from llama_herd.tasks.client.job_purge import purge_job
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_answer import job_headers
-from llama_herd.tasks.gateway.earlier_response import conversation_before, record_and_body
+from llama_herd.tasks.gateway.earlier_response import conversation_before, job_from, record_and_body
 from llama_herd.tasks.gateway.long_answers import make_aside
 from llama_herd.tasks.gateway.problem import bad_request
+from llama_herd.tasks.gateway.queries import limit_of, order_of
 from llama_herd.tasks.gateway.request_log import facts_of
 from llama_herd.tasks.gateway.response_answer import ResponseAnswer, response_parts, whole_answer
 from llama_herd.tasks.gateway.response_request import ResponseRequest
@@ -21,6 +22,8 @@ from llama_herd.tasks.gateway.sse import EventStream
 from llama_herd.tasks.ledger.answers import Cancellation, JobRecord
 from llama_herd.tasks.openai.responses.answer import PREFIX, ResponseFrame, Status, job_id_of
 from llama_herd.tasks.openai.responses.body import PREVIOUS
+from llama_herd.tasks.openai.responses.conversation import asked_turns
+from llama_herd.tasks.openai.responses.turn_items import InputItemList, input_items
 from llama_herd.tasks.protocol.message import model_of
 
 #: The query that says from which of its events a stream goes on.
@@ -68,6 +71,21 @@ async def delete_response(call: Call) -> ResponseDeleted:
     core = call.queue.core
     await call.queue.run(purge_job(core.ledger, frame.job_id, core.queue))
     return ResponseDeleted(id=PREFIX + frame.job_id)
+
+
+async def list_input_items(call: Call) -> InputItemList:
+    """What an answer was asked: its whole conversation, without its instructions, the last item first."""
+    limit, order, after = limit_of(call, 20, 100), order_of(call), call.query_params.get("after")
+    frame, _ = await _found(call)
+    body = await call.queue.run(call.queue.core.ledger.body(frame.job_id))
+    fields = body_fields(frame.job_id, body)
+    if fields.get("conversation_from") is None:
+        raise JobNotFound(f"what job {frame.job_id} was asked is not told: by store=false, or by its route")
+    turns = await make_aside(lambda: asked_turns(job_from(frame.job_id, fields)))
+    page = InputItemList.page(input_items(frame.job_id, turns), after, limit, order)
+    if page is None:
+        raise bad_request("no such item", param="after")
+    return page
 
 
 async def _found(call: Call) -> tuple[ResponseFrame, JobRecord]:

@@ -101,6 +101,11 @@ STREAM_QUERIES = (
     ("stream", "true: all its events, as they come."),
     (response_routes.AFTER_QUERY, "The sequence_number of the last event that you have seen."),
 )
+ITEM_QUERIES = (
+    AFTER,
+    ("limit", "Most items of a page: 1 to 100."),
+    ("order", "asc or desc, as they were told."),
+)
 FILE_QUERIES = (
     AFTER,
     ("limit", "Most files of a page: up to 10,000 may be asked for, and at most 1,000 come."),
@@ -154,6 +159,9 @@ OPERATIONS = (
         queries=STREAM_QUERIES,
     ),
     Operation("delete", _RESPONSE, response_routes.delete_response, OPERATOR),
+    Operation(
+        "get", f"{_RESPONSE}/input_items", response_routes.list_input_items, OPERATOR, queries=ITEM_QUERIES
+    ),
     Operation(
         "post", f"{_RESPONSE}/cancel", response_routes.cancel_response, PRODUCER, writes=ResponseObject
     ),

@@ -9,7 +9,8 @@ import pytest
 from llama_herd.errors import InvalidJob
 from llama_herd.tasks.openai.responses.answer import ResponseFrame
 from llama_herd.tasks.openai.responses.body import PREVIOUS, ResponseBody
-from llama_herd.tasks.openai.responses.conversation import NOTHING, Conversation
+from llama_herd.tasks.openai.responses.conversation import NOTHING, Conversation, asked_turns
+from llama_herd.tasks.openai.responses.turn_items import input_items
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.settings import Settings
@@ -57,6 +58,21 @@ def test_a_chain_of_answers_is_all_items_so_far(seed: int) -> None:
         output = ResponseFrame("job", "tales", 5).whole(result)["output"]
         before = Conversation.from_answer(went_on, output)
         items += output
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_items_of_what_was_asked_ask_the_same(seed: int) -> None:
+    """Of a content that is a text they have a part."""
+    dice = random.Random(seed)
+    asked = job_of(ResponseBody({"instructions": "x", "input": [*dice.choices(ITEMS, k=6), ITEMS[0]]}))
+    turns = asked_turns(asked)
+    items = input_items("job", turns)
+    again = job_of(ResponseBody({"input": items})).messages or ()
+    assert [one.model_dump(exclude={"content"}) for one in again] == [
+        one.model_dump(exclude={"content"}) for one in turns
+    ]
+    assert [one.texts for one in again] == [one.texts for one in turns]
+    assert len({item["id"] for item in items}) == len(items)
 
 
 def test_instructions_are_for_one_answer_alone() -> None:
