@@ -14,7 +14,7 @@ from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.left_jobs import read_record
 from llama_herd.tasks.openai.responses.answer import ResponseFrame, job_id_of
 from llama_herd.tasks.openai.responses.body import PREVIOUS
-from llama_herd.tasks.openai.responses.conversation import NOTHING, Conversation
+from llama_herd.tasks.openai.responses.conversation import NOTHING, Conversation, asked_turns
 from llama_herd.tasks.protocol.bounded_json import MAX_CONTAINERS, MAX_VALUES, JsonSize, JsonTooLarge
 from llama_herd.tasks.protocol.events import Event
 from llama_herd.tasks.protocol.job import GenerationJob
@@ -85,7 +85,7 @@ def _problem(why: str) -> Problem:
 def _conversation(job_id: str, fields: dict[str, Any], events: list[Event]) -> Conversation:
     """That of a job which has ended well. Raises RecordUnreadable."""
     found = ResponseFrame(job_id, None, 0).whole(Result.from_events(events))
-    return Conversation.from_answer(job_from(job_id, fields), found["output"])
+    return Conversation(asked_turns(job_from(job_id, fields)), found["output"])
 
 
 def job_from(job_id: str, fields: dict[str, Any]) -> GenerationJob:

@@ -56,7 +56,7 @@ def test_a_chain_of_answers_is_all_items_so_far(seed: int) -> None:
         assert went_on == job_of(ResponseBody({"input": items, **own}))
         result = Result.from_events(job_events(dice.choice(SEEDS)))
         output = ResponseFrame("job", "tales", 5).whole(result)["output"]
-        before = Conversation.from_answer(went_on, output)
+        before = Conversation(asked_turns(went_on), output)
         items += output
 
 
@@ -77,15 +77,15 @@ def test_the_items_of_what_was_asked_ask_the_same(seed: int) -> None:
 
 def test_instructions_are_for_one_answer_alone() -> None:
     first = job_of(ResponseBody({"instructions": "one", "input": "x"}))
-    before = Conversation.from_answer(first, [])
+    before = Conversation(asked_turns(first))
     second = job_of(ResponseBody({"instructions": "two", "input": "y"}, before))
-    third = job_of(ResponseBody({"input": "z"}, Conversation.from_answer(second, [])))
+    third = job_of(ResponseBody({"input": "z"}, Conversation(asked_turns(second))))
     told = [[turn.content for turn in job.messages or ()] for job in (first, second, third)]
     assert told == [["one", "x"], ["two", "x", "y"], ["x", "y", "z"]]
 
 
 def test_what_is_wrong_with_the_rest_is_named_by_its_place_in_the_request() -> None:
-    before = Conversation.from_answer(job_of(ResponseBody({"input": "x" * 90})), [])
+    before = Conversation(asked_turns(job_of(ResponseBody({"input": "x" * 90}))))
     wrong = {"input": [{"role": "user", "content": "x"}, {"role": "king", "content": "x"}]}
     with pytest.raises(InvalidJob) as refused:
         ResponseBody(wrong, before).job(Settings())
@@ -101,6 +101,6 @@ def test_what_is_wrong_with_the_rest_is_named_by_its_place_in_the_request() -> N
 
 
 def test_without_a_new_input_there_is_nothing_to_answer() -> None:
-    before = Conversation.from_answer(job_of(ResponseBody({"input": "x"})), [])
+    before = Conversation(asked_turns(job_of(ResponseBody({"input": "x"}))))
     with pytest.raises(InvalidJob, match="input: is required"):
         ResponseBody({}, before).job(Settings())

@@ -13,20 +13,14 @@ class Conversation(NamedTuple):
     They are the turns of a job and the items of an output, so nothing is wrong with them.
     """
 
-    turns: Sequence[Mapping[str, Any]] = ()
+    turns: Sequence[ChatMessage] = ()
     items: Sequence[Mapping[str, Any]] = ()
 
-    @classmethod
-    def from_answer(cls, job: GenerationJob, items: Sequence[Mapping[str, Any]]) -> "Conversation":
-        """That of an answer: the job, and the items of its output."""
-        turns = [turn.model_dump(mode="json", exclude_none=True) for turn in asked_turns(job)]
-        return cls(turns, items)
+
+#: Of a request that goes on from no answer.
+NOTHING = Conversation()
 
 
 def asked_turns(job: GenerationJob) -> Sequence[ChatMessage]:
     """The conversation that the job of an answer was asked, without its instructions."""
     return (job.messages or ())[job.conversation_from or 0 :]
-
-
-#: Of a request that goes on from no answer.
-NOTHING = Conversation()

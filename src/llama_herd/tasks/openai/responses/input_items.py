@@ -31,7 +31,9 @@ class Turns:
     """
 
     def __init__(self, before: Conversation, items: Sequence[Any]) -> None:
-        self.turns: list[Any] = list(map(dict, before.turns))
+        # Only the last may become longer. The others are checked, which takes time, and stay what they are.
+        last = [turn.model_dump(mode="json", exclude_none=True) for turn in before.turns[-1:]]
+        self.turns: list[Any] = [*before.turns[:-1], *last]
         self.places = [BEFORE] * len(self.turns)
         self.errors: list[FieldError] = []
         for item in before.items:
