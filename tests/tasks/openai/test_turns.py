@@ -201,5 +201,7 @@ def test_a_text_of_a_model_comes_back_without_what_no_job_may_have() -> None:
     turn = {"role": "assistant", "content": "a\0b", "reasoning_content": "\0c", "tool_calls": calls}
     found = job_turn(turn)
     assert (found.content, found.reasoning_content) == ("ab", "c")
+    parts = [{"type": "text", "text": "a\0b"}, {"type": "refusal", "refusal": "\0c"}]
+    assert job_turn({"role": "assistant", "content": parts}).texts == ("ab", "c")
     with pytest.raises(InvalidJob, match="NUL"):
         job_turn({"role": "user", "content": "a\0b"})

@@ -36,6 +36,8 @@ def job_turns(turns: Sequence[Any]) -> list[Any]:
             told = {"content": "", **told, "role": "tool", "tool_call_id": call_id}
         if isinstance(content := told.get("content"), list):
             told["content"] = [_part(part) for part in content]
+        if told.get("role") == "assistant":
+            told |= {name: _said(told[name]) for name in ("content", "reasoning_content") if name in told}
         found.append(told)
     return found
 
@@ -57,10 +59,18 @@ def _answer(turn: Mapping[str, Any], call_id: str) -> dict[str, Any]:
         found["content"] = _with_refusal(found.get("content"), refusal)
     if isinstance(audio, Mapping) and isinstance(said := audio.get("transcript"), str):
         found["content"] = found.get("content") or said
-    for name in ("content", "reasoning_content"):
-        if isinstance(text := found.get(name), str):
-            found[name] = text.replace("\0", "")  # which a model may write, and no job may have
     return found
+
+
+def _said(value: Any) -> Any:
+    """A text, or parts, without the NUL that a model may write and no job may have."""
+    if isinstance(value, list):
+        return [{**part, "text": _said(part.get("text"))} if _is_text(part) else part for part in value]
+    return value.replace("\0", "") if isinstance(value, str) else value
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "text"
 
 
 def _with_refusal(content: Any, refusal: str) -> Any:
@@ -75,7 +85,7 @@ def _part(part: Any) -> Any:
         return part
     if part.get("type") == "refusal" and part.keys() == {"type", "refusal"}:
         return {"type": "text", "text": part["refusal"]}
-    return _without(part, ("prompt_cache_breakpoint",)) if part.get("type") == "text" else part
+    return _without(part, ("prompt_cache_breakpoint",)) if _is_text(part) else part
 
 
 def _call(call: Any) -> Any:
