@@ -12,10 +12,11 @@ from llama_herd.tasks.gateway.problem import Problem, bad_request
 from llama_herd.tasks.ledger.answers import JobRecord
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.left_jobs import read_record
-from llama_herd.tasks.openai.responses.answer import ResponseFrame, job_id_of
+from llama_herd.tasks.openai.request_json import request_size
+from llama_herd.tasks.openai.responses.answer import PREFIX, ResponseFrame, job_id_of
 from llama_herd.tasks.openai.responses.body import PREVIOUS
 from llama_herd.tasks.openai.responses.conversation import NOTHING, Conversation, asked_turns
-from llama_herd.tasks.protocol.bounded_json import MAX_CONTAINERS, MAX_VALUES, JsonSize, JsonTooLarge
+from llama_herd.tasks.protocol.bounded_json import JsonTooLarge
 from llama_herd.tasks.protocol.events import Event
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.result import Result
@@ -34,11 +35,11 @@ async def conversation_before(call: Call, name: object) -> Conversation:
         return NOTHING
     job_id = job_id_of(name)
     if job_id is None:
-        raise bad_request("must be the id of an answer", param=PREVIOUS)
+        raise bad_request(f"must be the id of an answer, which begins with {PREFIX}", param=PREVIOUS)
     try:
         record, body = await call.queue.run(record_and_body(call.queue.core.ledger, job_id))
         call.charge(len(body) / BODY_BYTES)
-        _check_size(body)
+        _check_size(body, call.queue.settings.max_prompt_bytes)
         fields = body_fields(job_id, body)
         if why := _why_not(record, fields):
             raise _problem(why)
@@ -57,15 +58,15 @@ async def record_and_body(ledger: Ledger, job_id: str) -> tuple[JobRecord, bytes
     return record, body
 
 
-def _check_size(body: bytes) -> None:
-    """Raise Problem for a conversation of more parts than any has that was sent at once.
+def _check_size(body: bytes, max_prompt_bytes: int) -> None:
+    """Raise Problem for a job that is more JSON than a request may be: it would become more with each answer.
 
-    Empty ones count nothing as a prompt: they would become more with each answer.
+    Its text is bounded as a prompt, but not the parts that it comes in.
     """
     try:
-        JsonSize(4 * MAX_VALUES, 2 * MAX_CONTAINERS).add(body)
+        request_size(max_prompt_bytes).add(body)
     except JsonTooLarge as error:
-        message = f"the conversation {error}. Fix: items with fewer parts in `input`"
+        message = f"the conversation {error}. Fix: begin another one, with what counts of it in `input`"
         raise bad_request(message, "too_many_values", PREVIOUS) from None
 
 

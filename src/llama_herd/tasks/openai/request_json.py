@@ -10,9 +10,14 @@ from llama_herd.tasks.protocol.job import PROMPT_ID_BYTES
 MAX_FIELDS = 128
 
 
+def request_size(max_prompt_bytes: int) -> JsonSize:
+    """Counts the JSON of a request, up to what one may have."""
+    return JsonSize(max_prompt_bytes // PROMPT_ID_BYTES + MAX_VALUES)
+
+
 def parse_request(raw: bytes, max_prompt_bytes: int) -> dict[str, Any] | None:
     """Parse a request within bounds; None if it is no object. Raises what `parse_bounded` does."""
-    size = JsonSize(max_prompt_bytes // PROMPT_ID_BYTES + MAX_VALUES)
+    size = request_size(max_prompt_bytes)
     found = parse_bounded(raw, size)
     if not isinstance(found, dict):
         return None
