@@ -81,8 +81,12 @@ async def list_input_items(call: Call) -> InputItemList:
     fields = body_fields(frame.job_id, body)
     if fields.get("conversation_from") is None:
         raise JobNotFound(f"what job {frame.job_id} was asked is not told: by store=false, or by its route")
-    turns = await make_aside(lambda: asked_turns(job_from(frame.job_id, fields)))
-    page = InputItemList.page(input_items(frame.job_id, turns), after, limit, order)
+
+    def make() -> InputItemList | None:
+        items = input_items(frame.job_id, asked_turns(job_from(frame.job_id, fields)))
+        return InputItemList.page(items, after, limit, order)
+
+    page = await make_aside(make)
     if page is None:
         raise bad_request("no such item", param="after")
     return page

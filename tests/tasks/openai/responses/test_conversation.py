@@ -2,9 +2,11 @@
 
 import json
 import random
+from functools import cache
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from llama_herd.errors import InvalidJob
 from llama_herd.tasks.openai.responses.answer import ResponseFrame
@@ -29,6 +31,13 @@ ITEMS: tuple[dict[str, Any], ...] = (
     {"type": "function_call_output", "call_id": "c0", "output": "1"},
     {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "thought"}], "summary": []},
 )
+
+
+@cache
+def their_item() -> TypeAdapter[Any]:
+    from openai.types.responses import ResponseItem
+
+    return TypeAdapter(ResponseItem)
 
 
 def job_of(body: ResponseBody) -> GenerationJob:
@@ -73,6 +82,8 @@ def test_the_items_of_what_was_asked_ask_the_same(seed: int) -> None:
     ]
     assert [one.texts for one in again] == [one.texts for one in turns]
     assert len({item["id"] for item in items}) == len(items)
+    for item in items:
+        their_item().validate_python(item)
 
 
 def test_instructions_are_for_one_answer_alone() -> None:

@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field
 
-from llama_herd.tasks.openai.responses.answer import reasoning_part
+from llama_herd.tasks.openai.responses.answer import reasoning_part, text_part
 from llama_herd.tasks.protocol.chat import ChatMessage
 from llama_herd.tasks.protocol.json_values import json_text
 
@@ -46,9 +46,9 @@ def input_items(job_id: str, turns: Sequence[ChatMessage]) -> list[dict[str, Any
 
 
 def _items_of(turn: ChatMessage) -> Iterator[dict[str, Any]]:
-    kind = "output_text" if turn.role == "assistant" else "input_text"
     texts = [turn.content] if isinstance(turn.content, str) else [part.text for part in turn.content or ()]
-    parts = [{"type": kind, "text": text} for text in texts]
+    is_answer = turn.role == "assistant"
+    parts = [text_part(text) if is_answer else {"type": "input_text", "text": text} for text in texts]
     done = {"status": "completed"}
     if turn.role == "tool":
         yield {"type": "function_call_output", "call_id": turn.tool_call_id, "output": parts, **done}
