@@ -67,7 +67,11 @@ class NewJob(NamedTuple):
 
 def new_job(given: Job | Mapping[str, Any], settings: Settings, beside: Beside) -> NewJob:
     """Check and name a job. Raises InvalidJob."""
-    job = parse_job(given, settings)
+    return named_job(parse_job(given, settings), settings, beside)
+
+
+def named_job(job: Job, settings: Settings, beside: Beside) -> NewJob:
+    """Name a job that was checked against these settings. Raises InvalidJob."""
     job.check_deadline()
     model = job.model or settings.default_model
     name, job_id = "job_id", beside.job_id

@@ -14,7 +14,7 @@ from llama_herd.tasks.client.lots import JobToSubmit, Lots, SubmitOutcome
 from llama_herd.tasks.client.pausing import paused_queues
 from llama_herd.tasks.client.readers import Reader, Readers
 from llama_herd.tasks.client.shared_connections import SharedConnections
-from llama_herd.tasks.client.submission import Beside
+from llama_herd.tasks.client.submission import Beside, enqueue, named_job
 from llama_herd.tasks.gateway.problem import PASSES, Problem, not_found
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.ledger.redis_call import Dialogue, together
@@ -96,8 +96,9 @@ class TenantClient:
             raise Problem(403, "not_permitted", message, param, cause=str(error)) from None
 
     async def submit(self, job: Job, job_id: str | None, key: str | None, traceparent: str | None) -> str:
-        """Put a job into its queue, and return its id. Raises what `run` and `Client.submit` do."""
-        sent = self.core.submit(job, {}, Beside(job_id, key, traceparent))
+        """Put a checked job into its queue, and return its id. Raises what `run` and `Client.submit` do."""
+        named = named_job(job, self.settings, Beside(job_id, key, traceparent))
+        sent = enqueue(self.core.ledger, named, self.settings)
         model, tenant = job.model or self.settings.default_model, self.settings.tenant
         what = f"take jobs for the model {model} of the tenant {tenant}"
         return (await self.run(sent, what, "model")).job_id
