@@ -27,23 +27,16 @@ _QUEUE: ColumnKinds = {"model": NAME} | dict.fromkeys(
 _WORKER: ColumnKinds = dict.fromkeys(("worker", "state", "model", "device"), NAME) | dict.fromkeys(
     ("rows", "waiting", "KV", "hits", "tok/s"), FIGURE
 )
-_JOB: ColumnKinds = {
-    "job": WHOLE,
-    "state": NAME,
-    "model": NAME,
+_ANY_JOB: ColumnKinds = {"job": WHOLE, "state": NAME, "model": NAME}
+_JOB = {
+    **_ANY_JOB,
     **dict.fromkeys(("age", "place", "wait", "tokens"), FIGURE),
-    "worker": NAME,
-    "retries": NAME,
+    **dict.fromkeys(("worker", "retries"), NAME),
 }
-
-
-_ENDED_JOB: ColumnKinds = {
-    "job": WHOLE,
-    "state": NAME,
-    "model": NAME,
+_ENDED_JOB = {
+    **_ANY_JOB,
     **dict.fromkeys(("ended", "took", "tokens", "attempts"), FIGURE),
-    "worker": NAME,
-    "why": NAME,
+    **dict.fromkeys(("worker", "why"), NAME),
 }
 #: From this share of their limit on it is shown what ended jobs keep.
 KEPT_SHOWN = 0.75
