@@ -81,10 +81,6 @@ class Attempt:
         return sum(one.num_prompt_tokens for one in counted) if self.sequences else None
 
     @property
-    def num_drawn_tokens(self) -> int:
-        return self.stream.num_ids if self.stream.num_texts is None else 0
-
-    @property
     def unended(self) -> list[SequenceInfo]:
         """The sequences whose outputs have not ended by themselves, as far as is known here."""
         return [one for one in self.sequences if one.choice not in self.reasons]

@@ -2,7 +2,7 @@
 
 import hashlib
 from base64 import b64encode
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -152,7 +152,8 @@ class EventLog:
         self._num_retries = claimed.retries
         self._has_started = False
         self._recorded = recorded
-        self._outputs = {choice: _Output(len(ids)) for choice, ids in recorded.ids.items()}
+        begun = {choice: _Output(len(ids)) for choice, ids in recorded.ids.items()}
+        self._outputs = defaultdict(_Output, begun)
         self._gathering: dict[int, _Output] = {}  # those with something for their next event
         self._vectors: dict[int, str] = {}  # in Base64, for the next event
         self._text_hash = recorded.text_hash.copy()
@@ -161,8 +162,7 @@ class EventLog:
     def read_outputs(self, new_parser: NewParser) -> None:
         """Say in events what of the outputs is reasoning, content and calls, as such a parser reads them."""
         for choice in range(self.num_choices):
-            output = self._outputs.setdefault(choice, _Output())
-            reader = output.reader = OutputReader(new_parser, self.job_id, choice)
+            reader = self._outputs[choice].reader = OutputReader(new_parser, self.job_id, choice)
             text = self._recorded.texts.get(choice, "")
             reader.resume(text, self._recorded.said.get(choice, OutputCount()))
 
@@ -187,15 +187,17 @@ class EventLog:
 
     def _next(self, choice: int) -> _Output:
         """An output that has something for its next event."""
-        output = self._gathering.get(choice)
-        if output is None:
-            output = self._gathering[choice] = self._outputs.setdefault(choice, _Output())
+        output = self._gathering[choice] = self._outputs[choice]
         return output
 
     @property
     def num_new_ids(self) -> int:
         """Tokens that this attempt has added."""
         return self.num_ids - self._num_recorded
+
+    @property
+    def num_drawn_tokens(self) -> int:
+        return self.num_ids if self.num_texts is None else 0
 
     @property
     def attempt(self) -> int:
@@ -311,7 +313,7 @@ class EventLog:
         """Make the final event."""
         usage = None
         if num_prompt_tokens is not None:
-            num_drawn = self.num_ids if self.num_texts is None else 0
+            num_drawn = self.num_drawn_tokens
             total = num_prompt_tokens + num_drawn
             usage = Usage(prompt_tokens=num_prompt_tokens, completion_tokens=num_drawn, total_tokens=total)
         end = End(

@@ -81,7 +81,7 @@ class JobFigures:
             prefill_s=self.prefill_s.plus(first_s - queue_s),
             decode_s=self.decode_s.plus(total_s - first_s),
             num_prompt_tokens=self.num_prompt_tokens.plus(attempt.num_prompt_tokens or 0),
-            num_drawn_tokens=self.num_drawn_tokens.plus(attempt.num_drawn_tokens),
+            num_drawn_tokens=self.num_drawn_tokens.plus(attempt.stream.num_drawn_tokens),
         )
 
 
