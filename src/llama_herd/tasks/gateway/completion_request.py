@@ -16,6 +16,7 @@ from llama_herd.tasks.gateway.request_headers import (
 )
 from llama_herd.tasks.gateway.settings import GatewaySettings
 from llama_herd.tasks.openai.answer_size import check_answer_size
+from llama_herd.tasks.openai.other_fields import shown_name
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint, RequestBody
 from llama_herd.tasks.openai.responses.body import ResponseBody
 from llama_herd.tasks.settings import MODEL_PATTERN
@@ -118,8 +119,7 @@ def _stream_options(
         errors.append(FieldError("stream_options", "must be an object of true and false"))
         return {}
     if unknown := [name for name in options if name not in known]:
-        shown = unknown[0] if unknown[0].isidentifier() and len(unknown[0]) <= 64 else "?"
-        errors.append(FieldError(f"stream_options.{shown}", "not supported"))
+        errors.append(FieldError(f"stream_options.{shown_name(unknown[0])}", "not supported"))
     if options.get("include_obfuscation"):
         errors.append(FieldError("stream_options.include_obfuscation", "only supported as false"))
     return options

@@ -19,6 +19,7 @@ from llama_herd.tasks.gateway.storage_threads import in_thread, in_threads
 from llama_herd.tasks.ledger.redis_call import both
 from llama_herd.tasks.ledger.stored_files import INPUT, NewFile, Quota, QuotaExceeded, StoredFile, StoredFiles
 from llama_herd.tasks.openai.batch_object import ExpiresAfter
+from llama_herd.tasks.openai.other_fields import shown_name
 from llama_herd.tasks.storage.storage import Draft, StoragePlace
 
 #: Fields of a form, and bytes of one.
@@ -100,7 +101,7 @@ class MultipartForm:
         self._is_file = self._name == "file"
         if not self._is_file:
             if self._name in self.fields:
-                raise bad_request("must not be given twice", "invalid_form", _shown_name(self._name))
+                raise bad_request("must not be given twice", "invalid_form", shown_name(self._name))
             self.fields[self._name] = ""
         elif self.filename is not None:
             raise bad_request("must be one file", "invalid_form", "file")
@@ -116,7 +117,7 @@ class MultipartForm:
         text = self.fields[self._name] + data[start:end].decode(errors="replace")
         if len(text) > MAX_FIELD_BYTES:
             raise bad_request(
-                f"must be at most {MAX_FIELD_BYTES} bytes long", "invalid_form", _shown_name(self._name)
+                f"must be at most {MAX_FIELD_BYTES} bytes long", "invalid_form", shown_name(self._name)
             )
         self.fields[self._name] = text
 
@@ -130,10 +131,6 @@ def _incomplete_form() -> Problem:
 
 def _text(options: Mapping[bytes, bytes], name: bytes) -> str:
     return options.get(name, b"").decode(errors="replace")
-
-
-def _shown_name(name: str) -> str:
-    return name if name.isidentifier() and len(name) <= 64 else "?"
 
 
 #: Bytes that are written together.
@@ -238,7 +235,7 @@ def _life_ms(form: MultipartForm, settings: GatewaySettings) -> int | None:
         raise bad_request(f"must be {INPUT}: files have no other use here", param=_PURPOSE)
     for name in form.fields:
         if name not in (_PURPOSE, _ANCHOR, _SECONDS):
-            raise bad_request("unknown field", param=name if name.isidentifier() else "?")
+            raise bad_request("unknown field", param=shown_name(name))
     anchor, seconds = form.fields.get(_ANCHOR), form.fields.get(_SECONDS)
     if anchor is None and seconds is None:
         return 1000 * settings.gateway_file_life_s or None

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from llama_herd.errors import FieldError
-from llama_herd.tasks.protocol.close_names import close_names, did_you_mean
+from llama_herd.tasks.protocol.close_names import MAX_NAME_CHARS, close_names, did_you_mean
 
 
 class Neutral(NamedTuple):
@@ -72,7 +72,7 @@ REFUSED: Mapping[str, str] = {
 
 def shown_name(field: str) -> str:
     """A field's name in an error; of what can be none, which may be any text, nothing is said."""
-    return field if field.isidentifier() else "?"
+    return field if field.isidentifier() and len(field) <= MAX_NAME_CHARS else "?"
 
 
 def unknown_fields(given: Iterable[str], known: Collection[str]) -> list[FieldError]:
