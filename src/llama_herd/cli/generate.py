@@ -188,7 +188,8 @@ def _run_here(fields: dict[str, Any], model: str | None, transcript: "Transcript
     from llama_herd.local.local_job import LocalJob
 
     def suit(maker: "SequenceMaker") -> dict[str, Any]:
-        return ModelHabits.of_maker(maker, settings.served_model).suit(fields, may_chat=may_chat)
+        habits = ModelHabits(settings.served_model, maker.chat is not None, maker.sampling)
+        return habits.suit(fields, may_chat=may_chat)
 
     with _logs_beside_the_answer():
         job = LocalJob.load(fields, settings, suit)
@@ -215,11 +216,6 @@ class ModelHabits(NamedTuple):
             return None
         own = next((one for one in workers if one.model == model), None)
         return None if own is None else cls(model, own.chats == "yes", own.own_sampling)
-
-    @classmethod
-    def of_maker(cls, maker: "SequenceMaker", model: str) -> "ModelHabits":
-        """Those of a model that is loaded here."""
-        return cls(model, maker.chat is not None, maker.sampling)
 
     def suit(self, fields: Mapping[str, Any], *, may_chat: bool) -> dict[str, Any]:
         """Return a job's fields as this model is meant to be asked, and say in a line what was taken.

@@ -128,13 +128,9 @@ def _name(schema: Schema) -> str:
     return schema if isinstance(schema, str) else schema.__name__
 
 
-def _media_type(schema: Schema) -> str:
-    return _MEDIA.get(_name(schema), JSON)
-
-
 def _content(schema: Schema, events: Schema = "") -> dict[str, Any]:
     """A body: its media type and schema, and those of a stream that it may be instead."""
-    told = {_media_type(schema): {"schema": _reference(schema)}} if schema else {}
+    told = {_MEDIA.get(_name(schema), JSON): {"schema": _reference(schema)}} if schema else {}
     if events:
         told[STREAM] = {"schema": _server_sent(events)}
     return {"content": told} if told else {}

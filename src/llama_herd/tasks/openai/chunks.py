@@ -52,9 +52,8 @@ class Chunks:
     _cached_tokens: int | None = field(init=False, default=None)
     _num_choices: int = field(init=False, default=1)
     _offsets: dict[int, Offsets] = field(init=False, default_factory=dict)
-    _prompt: Started | None = field(
-        init=False, default=None
-    )  # its prompt is still to be written, in front of the outputs
+    #: The start whose prompt is still to be written, in front of the outputs.
+    _prompt: Started | None = field(init=False, default=None)
     _held: list[Token] = field(init=False, default_factory=list)  # events to be written after the prompt
 
     def __post_init__(self) -> None:
