@@ -148,6 +148,8 @@ def test_the_form_of_an_output_is_asked_for_alike_everywhere(url: Endpoint) -> N
         (CHAT, {"top_p": False}, "top_p: input should be a valid number"),
         (COMPLETIONS, {"n": 2, "temperature": 0}, "body: n must be 1 when temperature is 0"),
         (COMPLETIONS, {"a secret": 1}, "?: not supported"),
+        (COMPLETIONS, {"a" * 64: 1}, f"{'a' * 64}: not supported"),
+        (COMPLETIONS, {"a" * 65: 1}, "?: not supported"),
     ],
 )
 def test_every_wrong_field_of_a_body_is_named(url: Endpoint, body: dict[str, Any], named: str) -> None:
