@@ -64,7 +64,7 @@ def test_a_batch_whose_storage_is_lost_ends_and_gives_back_its_rows(
     (error,) = batch["errors"]["data"]
     assert (batch["status"], error["code"]) == ("failed", "storage_lost")
     assert "HERD_GATEWAY_STORAGE_LOST_S" in error["message"]
-    assert redis.hget("herd:default:quota", "rows") == b"0"
+    assert not redis.hexists("herd:default:quota", "rows")
 
 
 def test_a_gateway_without_batches_writes_nothing(redis: Redis, redis_url: str, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_an_expired_file_is_gone_before_anybody_deletes_it(
     redis.zadd(due, {f"default/{file_id}": 1})
     gateway.context.feeder.look_soon()
     wait_until(lambda: file_id not in files_in(gateway), "its bytes are deleted")
-    assert redis.hget("herd:default:quota", "files") == b"0"
+    assert not redis.exists("herd:default:quota")
     later_ms = 1000 * (time() + 60)
     wait_until(lambda: (redis.zscore(due, f"default/{file_id}") or 0) > later_ms, "it is put off")
     redis.zadd(due, {f"default/{file_id}": 1})

@@ -1,5 +1,6 @@
 """Whoever looks after jobs goes on, whatever Redis answers to one of its questions."""
 
+import json
 from typing import Any, cast
 
 import pytest
@@ -11,7 +12,7 @@ from llama_herd.ops.logs import JobLine
 from llama_herd.tasks.ledger.answers import JobOrigin
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import UnreadableReply, run_call, run_calls
-from llama_herd.tasks.ledger.sweep import SWEEP_PATIENCE_MS
+from llama_herd.tasks.ledger.sweep import SWEEP_PATIENCE_MS, binding_key
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.worker.broker.message_notes import MessageNotes
 from llama_herd.worker.jobs.link_watch import LinkWatch
@@ -55,6 +56,25 @@ def test_lost_messages_come_back_though_nothing_can_be_given_away(redis: Any) ->
         wait_until(lambda: redis.llen(QUEUE), "its message is pushed again")
     finally:
         sweeper.stop()
+
+
+def test_separators_are_known_as_long_as_producers_declare_them(herd: Herd) -> None:
+    """Each is told once, and none is kept that a producer has made up and dropped again."""
+    tenancies = alone(new_tenancy(herd.redis, herd.ledger))
+    (queue,) = tenancies.queues
+    lost = LostMessages(tenancies.redis, MessageNotes.at("herd:acme:unacked"))
+    sweeper = Sweeper(tenancies, cast("Overflow", RefusedOverflow()), LinkWatch(tenancies), lost)
+    message = json.dumps({"properties": {"delivery_info": {"routing_key": queue}}})
+    with capture_logs() as logs:
+        for number in range(20):
+            separator = f"<{number}>"
+            herd.redis.delete(binding_key(queue))
+            herd.redis.sadd(binding_key(queue), f"{queue}{separator}{separator}{queue}")
+            for _ in range(2):
+                herd.redis.rpush(f"{queue}{separator}3", message)
+                sweeper._gather()
+    assert [one["separator"] for one in logs] == [repr(f"<{number}>") for number in range(20)]
+    assert sweeper._known_separators == {(queue, "<19>")}
 
 
 def test_a_job_that_is_put_back_is_told_with_its_origin(herd: Herd) -> None:

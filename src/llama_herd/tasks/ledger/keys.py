@@ -15,7 +15,7 @@ herd:<tenant>:paused          zset    queues of which workers take no jobs, by t
 herd:<tenant>:drained         zset    workers that take no jobs, by the time when that ends
 herd:<tenant>:worker:<name>   hash    the last report of a worker
 herd:<tenant>:workers         zset    the workers' names, by the time their reports expire
-herd:<tenant>:served          zset    queues, by the last report of a worker that serves them
+herd:<tenant>:served          zset    queues, by the last report of a worker that serves them; for 90 days
 herd:<tenant>:room:<queue>    zset    the workers of a queue and their free rows: see beat.lua
 herd:<tenant>:server:<id>     zset    the workers that have jobs in a server's hands: see share_server.lua
 herd:<tenant>:batch:<run>     hash    the last report of a batch

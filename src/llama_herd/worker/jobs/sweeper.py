@@ -80,12 +80,13 @@ class Sweeper(threading.Thread):
 
     def _gather(self) -> None:
         """Lead messages home from lists that nobody asks; log once for each separator that there are such."""
-        queues = self._tenancies.queues
+        queues, seen = self._tenancies.queues, set[tuple[str, str]]()
         for start in range(0, len(queues), MAX_TURNS):
             has_more = True
             while has_more and not self._is_stopping.is_set():
                 found = run_call(self._redis, gather_strays(queues[start : start + MAX_TURNS]))
                 has_more = any(one.num_moved and one.has_more for one in found)
+                seen.update(one[:2] for one in found)
                 for one in found:
                     if one.num_moved and one[:2] not in self._known_separators:
                         self._known_separators.add(one[:2])
@@ -94,6 +95,7 @@ class Sweeper(threading.Thread):
                             queue=one.queue,
                             separator=repr(one.separator),
                         )
+        self._known_separators &= seen  # a producer may make up ever new ones
 
     def _tell(self, tenancy: Tenancy, job_ids: Rows[str]) -> None:
         """Log which jobs were put back. They may be of a model that other workers serve."""

@@ -15,6 +15,9 @@ local now = now_ms()
 -- that is silent, or has come back with another model, counts no longer.
 local MOST_FREE = 4096
 
+-- How long it is remembered which queues the last workers have served, and how much ended jobs might keep.
+local SERVED_S, LIMIT_S = 90 * 86400, 86400
+
 local function elsewhere(room)
   local free, num = 0, 0
   redis.call('ZREMRANGEBYSCORE', room, '-inf', now / 1000)
@@ -30,6 +33,7 @@ local function limit_kept(one)
     redis.call('HDEL', one.kept, 'limit')
   elseif one.kept_limit ~= '' then
     redis.call('HSET', one.kept, 'limit', one.kept_limit)
+    if redis.call('PTTL', one.kept) < 1000 * LIMIT_S then redis.call('EXPIRE', one.kept, LIMIT_S) end
   end
 end
 
@@ -42,8 +46,10 @@ local function beat(one)
   redis.call('EXPIRE', one.report, life_s)
   redis.call('ZREMRANGEBYSCORE', one.workers, '-inf', now)
   redis.call('ZADD', one.workers, now + 1000 * life_s, name)
+  redis.call('EXPIRE', one.workers, life_s)
   if one.queue ~= '' then
     redis.call('ZADD', one.served, now, one.queue)
+    redis.call('EXPIRE', one.served, SERVED_S)
     for _, other in ipairs(redis.call('ZRANGE', one.served, 0, -1 - max_served)) do
       redis.call('ZREM', one.served, other)
     end

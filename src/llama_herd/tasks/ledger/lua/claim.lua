@@ -100,6 +100,7 @@ if deaths >= max_deaths then
   key.failed_s = quarantined_s
   write_end(key, id, 'failed', poisoned_tail)
   redis.call('ZADD', key.quarantine, now, id)
+  redis.call('EXPIRE', key.quarantine, quarantined_s)
   return {'poison'}
 end
 

@@ -5,9 +5,13 @@
 -- Answers, one for each tenant: 1 (SWEEP it) | 0
 local now = now_ms()
 
+-- Of a tenant whom no worker serves any more no note is left: the next sweep begins as after a gap.
+local LIFE_S = 86400
+
 local function is_due(of)
   local last = tonumber(redis.call('HGET', of.sweep, 'last') or 0)
   if now - last < between_ms and now >= last then return 0 end
+  redis.call('EXPIRE', of.sweep, LIFE_S)
   local num = redis.call('EXISTS', of.pending, of.delayed, of.leases, of.waiting, of.dead, of.quarantine, of.outbox,
     of.outbox_dead)
   if num > 0 then return 1 end

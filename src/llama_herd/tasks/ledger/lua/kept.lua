@@ -1,6 +1,7 @@
 -- What is kept of ended jobs: `kept` counts the bytes of their records, streams and results, all together (`bytes`) and by
 -- the hour by which they are gone, since keys expire in silence: `from` is the first hour that still counts. `limit`: how
--- many bytes there may be; workers write it.
+-- many bytes there may be; workers write it. It goes with the last that counts, so that a tenant who comes no more leaves
+-- none.
 -- A spoilt key holds up no end, hence pcall.
 -- needs: clock
 local HOUR_MS, DAY_H, LONG_H, MOST_HOURS = 3600000, 24, 60 * 24, 1000
@@ -48,6 +49,8 @@ local function count_kept(key, name, field, bytes, life_ms)
   redis.call('HSET', name, field, string.format('%.0f/%.0f', hour, bytes))
   redis.call('HINCRBY', key.kept, 'bytes', bytes)
   if redis.call('HINCRBY', key.kept, hour, bytes) == bytes then forget_expired(key, now) end
+  local left_ms = hour * HOUR_MS - now
+  if redis.call('PTTL', key.kept) < left_ms then redis.call('EXPIRE', key.kept, math.ceil(left_ms / 1000)) end
 end
 
 -- Counts a record and its stream, which live for so long from now on, and notes in the record what was counted.

@@ -5,9 +5,9 @@ local function of_key(what, key) return what .. ':' .. key end
 -- Nothing taken away is -0 in Lua, which Redis before 7.2 does not take for a number.
 local function add_to_quota(quota, key, what, num)
   num = num + 0 == 0 and 0 or num
-  redis.call('HINCRBY', quota, what, num)
-  if key == '' then return end
-  if redis.call('HINCRBY', quota, of_key(what, key), num) <= 0 then redis.call('HDEL', quota, of_key(what, key)) end
+  for _, field in ipairs(key == '' and {what} or {what, of_key(what, key)}) do
+    if redis.call('HINCRBY', quota, field, num) <= 0 then redis.call('HDEL', quota, field) end
+  end
 end
 
 -- Returns {'full', what, whose, has, limit} if so many more would be too many; nothing if not. 0: no limit.

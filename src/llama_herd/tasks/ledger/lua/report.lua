@@ -13,6 +13,7 @@ redis.call('HSET', key.report, 'beat_ms', now)
 redis.call('EXPIRE', key.report, life_s)
 redis.call('ZREMRANGEBYSCORE', key.index, '-inf', now)
 redis.call('ZADD', key.index, now + 1000 * life_s, name)
+if redis.call('PTTL', key.index) < 1000 * life_s then redis.call('EXPIRE', key.index, life_s) end
 if asked and redis.call('HGET', key.report, 'state') == 'running' then
   redis.call('HSET', key.report, 'asked_to_end', asked)
 end
