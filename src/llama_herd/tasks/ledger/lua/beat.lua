@@ -16,7 +16,7 @@ local now = now_ms()
 local MOST_FREE = 4096
 
 -- How long it is remembered which queues the last workers have served, and how much ended jobs might keep.
-local SERVED_S, LIMIT_S = 90 * 86400, 86400
+local SERVED_S, LIMIT_S, HOUR_MS = 90 * 86400, 86400, 3600000
 
 local function elsewhere(room)
   local free, num = 0, 0
@@ -28,12 +28,17 @@ local function elsewhere(room)
   return free, num
 end
 
+-- Called once an hour, and for a new limit.
+local function remember(one)
+  redis.call('EXPIRE', one.served, SERVED_S)
+  if redis.call('PTTL', one.kept) < 1000 * LIMIT_S then redis.call('EXPIRE', one.kept, LIMIT_S) end
+end
+
 local function limit_kept(one)
   if one.kept_limit == '0' then
     redis.call('HDEL', one.kept, 'limit')
   elseif one.kept_limit ~= '' then
-    redis.call('HSET', one.kept, 'limit', one.kept_limit)
-    if redis.call('PTTL', one.kept) < 1000 * LIMIT_S then redis.call('EXPIRE', one.kept, LIMIT_S) end
+    if redis.call('HSET', one.kept, 'limit', one.kept_limit) == 1 then remember(one) end
   end
 end
 
@@ -49,7 +54,6 @@ local function beat(one)
   redis.call('EXPIRE', one.workers, life_s)
   if one.queue ~= '' then
     redis.call('ZADD', one.served, now, one.queue)
-    redis.call('EXPIRE', one.served, SERVED_S)
     for _, other in ipairs(redis.call('ZRANGE', one.served, 0, -1 - max_served)) do
       redis.call('ZREM', one.served, other)
     end
@@ -59,6 +63,7 @@ local function beat(one)
     redis.call('ZREM', one.room, name)
   end
   limit_kept(one)
+  if math.floor((before_ms or 0) / HOUR_MS) < math.floor(now / HOUR_MS) then remember(one) end
   return elsewhere(one.room)
 end
 

@@ -6,16 +6,16 @@
 local now = now_ms()
 
 -- Of a tenant whom no worker serves any more no note is left: the next sweep begins as after a gap.
-local LIFE_S = 86400
+local LIFE_S, HOUR_MS = 86400, 3600000
 
 local function is_due(of)
   local last = tonumber(redis.call('HGET', of.sweep, 'last') or 0)
   if now - last < between_ms and now >= last then return 0 end
-  redis.call('EXPIRE', of.sweep, LIFE_S)
   local num = redis.call('EXISTS', of.pending, of.delayed, of.leases, of.waiting, of.dead, of.quarantine, of.outbox,
     of.outbox_dead)
   if num > 0 then return 1 end
   redis.call('HSET', of.sweep, 'last', now)
+  if math.floor(last / HOUR_MS) < math.floor(now / HOUR_MS) then redis.call('EXPIRE', of.sweep, LIFE_S) end
   return 0
 end
 

@@ -35,6 +35,7 @@ end
 -- While all workers are away, nobody could begin to serve a queue: that time is not counted.
 if now - last > math.max(gap_ms, away_ms) or awake > now then awake = now end
 redis.call('HSET', key.sweep, 'last', now, 'hold', hold, 'gaps', gaps, 'awake', awake)
+redis.call('EXPIRE', key.sweep, 86400) -- as in DUE_FOR_SWEEP
 
 local function job_key(id) return before .. id .. after end
 
