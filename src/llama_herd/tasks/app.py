@@ -19,6 +19,7 @@ from llama_herd.tasks.connection.redis_url import (
     checked_url,
     is_same_redis,
     is_sentinel,
+    is_socket,
     masked,
 )
 from llama_herd.tasks.ledger.ledger import Ledger
@@ -81,7 +82,6 @@ CELERY: Mapping[str, Any] = {
     "broker_channel_error_retry": True,
     # Never give up on Redis: a worker that did would have to be started by hand.
     "broker_connection_max_retries": None,
-    "redis_socket_keepalive": True,
     "redis_socket_timeout": 10.0,
     "redis_retry_on_timeout": True,
     # One engine runs all messages at once. These are strings, so that a client never imports a worker.
@@ -137,6 +137,7 @@ def make_app(settings: Settings) -> Celery:
         control_exchange=ledger.control_exchange,
         # A worker that sends events (-E) sends them to its own tenant.
         event_exchange=ledger.key("celeryev"),
+        redis_socket_keepalive=not is_socket(settings.results_url),  # redis-py rejects it there
     )
 
     def check_start(instance: Any, **_: Any) -> None:

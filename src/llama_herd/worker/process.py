@@ -42,8 +42,8 @@ def has_sentinels() -> bool:
     return is_sentinel(own_settings().redis_url)
 
 
-def sentinel_urls() -> list[str]:
-    """Celery's addresses of the Sentinels, one each."""
+def broker_urls() -> list[str]:
+    """Celery's addresses of the Redis, or one each of its Sentinels."""
     return celery_url(own_settings().redis_url).split(";")
 
 

@@ -35,6 +35,11 @@ URL = "redis://me:hunter2@host:6380/1"
             "redis+socket:///r.sock?virtual_host=2",
         ),
         ("unix:///r.sock", "unix:///r.sock", "redis+socket:///r.sock"),
+        (
+            "unix:///r.sock?password=%40+2&username=me",
+            "unix://me:%40%202@/r.sock",
+            "redis+socket://me:%40%202@/r.sock",
+        ),
         ("redis://h?db=2", "redis://h/2", "redis://h/2"),
         (
             "rediss://h/0?ssl_cert_reqs=CERT_NONE&db=3",

@@ -22,6 +22,7 @@ from llama_herd.tasks.connection.redis_url import (
     asks_for_certificate,
     checked_url,
     is_sentinel,
+    is_socket,
     masked,
 )
 
@@ -65,7 +66,7 @@ def _connection(kind: Any, sentinels: Any, retry: Any, url: str, tries: int, tim
         "max_connections": MAX_CONNECTIONS,
         "retry_on_error": [redis.ConnectionError, redis.TimeoutError],  # redis-py 6 does so by itself
     }
-    if not url.startswith("unix:"):  # redis-py rejects it for a socket file
+    if not is_socket(url):  # redis-py rejects it for a socket file
         options["socket_keepalive"] = True
     if asks_for_certificate(url):
         options["ssl_check_hostname"] = True  # redis-py 6 does so by itself

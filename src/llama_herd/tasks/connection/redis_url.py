@@ -28,6 +28,11 @@ def is_sentinel(url: str) -> bool:
     return url.partition("://")[0] in ("sentinel", "sentinels")
 
 
+def is_socket(url: str) -> bool:
+    """Whether a checked address is that of a socket file."""
+    return url.startswith("unix:")
+
+
 def split_url(url: str) -> SplitResult:
     """`urlsplit`, but for hosts of Sentinels: some Pythons refuse an IPv6 address behind another host."""
     if not is_sentinel(url):
@@ -143,13 +148,23 @@ def _checked(url: str) -> str:
     if "ssl_cert_reqs" in query:  # Celery writes CERT_REQUIRED and the like
         query["ssl_cert_reqs"] = query["ssl_cert_reqs"].removeprefix("CERT_").lower()
     _check_parameters(scheme, query)
-    path, database = parts.path, query.get("db", "")
-    if scheme != "unix":  # Celery reads the number of the database from the path alone
+    netloc, path, database = parts.netloc, parts.path, query.get("db", "")
+    if scheme == "unix":
+        netloc = _with_login(netloc, query.pop("username", ""), query.pop("password", ""))
+    else:  # Celery reads the number of the database from the path alone
         database = query.pop("db", "") or path.removeprefix("/")
         path = f"/{database}" if database else path
     if database and re.fullmatch(r"[0-9]{1,9}", database) is None:
         raise ValueError("the database must be a whole number, as in redis://host:6379/0")
-    return _joined(scheme, parts.netloc, path, query)
+    return _joined(scheme, netloc, path, query)
+
+
+def _with_login(netloc: str, user: str, password: str) -> str:
+    """Put user and password before the host, unless they are there: Celery's broker reads no others."""
+    login, _, place = netloc.rpartition("@")
+    own_user, _, own_password = login.partition(":")
+    user, password = own_user or quote(user, safe=""), own_password or quote(password, safe="")
+    return f"{user}:{password}@{place}" if password else f"{user}@{place}" if user else place
 
 
 def _split(url: str) -> SplitResult:
@@ -173,8 +188,8 @@ def _split(url: str) -> SplitResult:
 
 def _is_torn(parts: SplitResult) -> bool:
     """Whether the URL looks as if an unescaped / ? or # in its password had split it."""
-    is_socket = parts.scheme in ("unix", "redis+socket")
-    return bool(parts.fragment) or (not is_socket and "@" in parts.path + parts.query)
+    has_host = parts.scheme not in ("unix", "redis+socket")
+    return bool(parts.fragment) or (has_host and "@" in parts.path + parts.query)
 
 
 def _check_parameters(scheme: str, query: Mapping[str, str]) -> None:
@@ -204,12 +219,8 @@ def complete_url(
     url = checked_url(url)
     parts = split_url(url)
     netloc, query = parts.netloc, dict(parse_qsl(parts.query))
-    is_missing = password and not (parts.password or query.get("password"))
-    if is_missing and parts.scheme == "unix":
-        query["password"] = password
-    elif is_missing:
-        user, _, place = netloc.rpartition("@")
-        netloc = f"{user.removesuffix(':')}:{quote(password, safe='')}@{place}"
+    if not parts.password:
+        netloc = _with_login(netloc, "", password)
     if sentinel_password and is_sentinel(url):
         query = {"sentinel_password": sentinel_password, **query}
     files = {CA: ca_file, CERTIFICATE: cert_file, KEY: key_file}

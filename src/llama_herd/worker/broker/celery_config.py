@@ -21,7 +21,7 @@ from kombu import Exchange, Queue
 from llama_herd.errors import BadInput, HubUnavailable
 from llama_herd.ops.logs import set_up_logs
 from llama_herd.tasks.app import app, broker_options, make_app
-from llama_herd.tasks.connection.redis_url import is_sentinel
+from llama_herd.tasks.connection.redis_url import is_sentinel, is_socket
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker import process
@@ -48,6 +48,10 @@ _PLAIN = RedisClasses(
     "llama_herd.worker.broker.result_backend:ResultBackend",
     "llama_herd.worker.broker.result_backend:RemoteResultBackend",
 )
+_SOCKET = _PLAIN._replace(
+    queue_transport="llama_herd.worker.broker.queue_transport:SocketQueueTransport",
+    tenant_transport="llama_herd.worker.broker.tenant_channel:SocketTenantTransport",
+)
 _SENTINEL = RedisClasses(
     "llama_herd.worker.broker.sentinel_transport:SentinelQueueTransport",
     "llama_herd.worker.broker.sentinel_transport:SentinelTenantTransport",
@@ -60,7 +64,9 @@ SWITCH_INTERVAL_S = 0.0005
 
 
 def broker_classes() -> RedisClasses:
-    return _SENTINEL if process.has_sentinels() else _PLAIN
+    if process.has_sentinels():
+        return _SENTINEL
+    return _SOCKET if is_socket(process.own_settings().redis_url) else _PLAIN
 
 
 @cache
@@ -150,9 +156,12 @@ def lead_links_home(app: Celery, own: WorkerSettings) -> None:
 
 
 def ask_one_address(conf: Any) -> None:
-    """Keep kombu from the other Sentinels' addresses: see `PrimaryChannel`, which asks all of them."""
-    if process.has_sentinels():
-        first = process.sentinel_urls()[0]
+    """Keep kombu from the other Sentinels' addresses: see `PrimaryChannel`, which asks all of them.
+
+    And from a socket's prefix, by which it would take its own transport in the place of ours.
+    """
+    if broker_classes() is not _PLAIN:
+        first = process.broker_urls()[0].removeprefix("redis+")
         conf.update(broker_url=first, broker_read_url=first, broker_write_url=first)
 
 

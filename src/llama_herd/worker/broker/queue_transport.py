@@ -39,3 +39,9 @@ class QueueTransport(redis_transport.Transport):  # type: ignore[misc]
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.cycle = ChannelPoller()
+
+
+class SocketQueueTransport(QueueTransport):
+    """The same at a socket file, whose address the channel reads by itself."""
+
+    can_parse_url = True

@@ -22,7 +22,7 @@ class PrimaryChannel(redis_transport.SentinelChannel):  # type: ignore[misc]
 
     def _sentinel_managed_pool(self, asynchronous: bool = False) -> Any:
         client = self.connection.client
-        client.alt = process.sentinel_urls()
+        client.alt = process.broker_urls()
         try:
             return super()._sentinel_managed_pool(asynchronous)
         finally:

@@ -82,3 +82,9 @@ class TenantTransport(redis_transport.Transport):  # type: ignore[misc]
     """kombu's Redis transport with that channel."""
 
     Channel = TenantChannel
+
+
+class SocketTenantTransport(TenantTransport):
+    """The same at a socket file, whose address the channel reads by itself."""
+
+    can_parse_url = True
