@@ -41,6 +41,7 @@ URL = "redis://me:hunter2@host:6380/1"
             "redis+socket://me:%40%202@/r.sock",
         ),
         ("redis://h?db=2", "redis://h/2", "redis://h/2"),
+        ("redis://me:hunter;2@h", "redis://me:hunter%3B2@h", "redis://me:hunter%3B2@h"),
         (
             "rediss://h/0?ssl_cert_reqs=CERT_NONE&db=3",
             "rediss://h/3?ssl_cert_reqs=none",

@@ -148,7 +148,8 @@ def _checked(url: str) -> str:
     if "ssl_cert_reqs" in query:  # Celery writes CERT_REQUIRED and the like
         query["ssl_cert_reqs"] = query["ssl_cert_reqs"].removeprefix("CERT_").lower()
     _check_parameters(scheme, query)
-    netloc, path, database = parts.netloc, parts.path, query.get("db", "")
+    netloc = parts.netloc.replace(";", "%3B")  # of a password: Celery begins another address there
+    path, database = parts.path, query.get("db", "")
     if scheme == "unix":
         netloc = _with_login(netloc, query.pop("username", ""), query.pop("password", ""))
     else:  # Celery reads the number of the database from the path alone
