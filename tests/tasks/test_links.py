@@ -200,6 +200,7 @@ def test_an_app_keeps_its_own_way_to_make_messages_and_may_ask_twice() -> None:
         ("redis://u:secret@h/1", "redis://u:***@h/1"),
         ("sentinel://h1:26379/2;sentinel://h2:26379/2", "sentinel://h1:26379/2"),
         ("db+postgresql://u:secret@h/x", "db+postgresql://u:***@h/x"),
+        ("django-db", "django-db"),
         (None, None),
     ],
 )

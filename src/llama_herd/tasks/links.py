@@ -77,8 +77,10 @@ def _routed_by(app: Celery, make: Any) -> Any:
 @cache
 def _results_of(backend: str, broker: str) -> str:
     """Where an app with these addresses looks for results, without secrets."""
-    is_beside = is_same_redis(backend, broker)
-    return BESIDE_JOBS if is_beside else masked(backend.partition(";")[0])  # of Sentinels the first
+    if is_same_redis(backend, broker):
+        return BESIDE_JOBS
+    first = backend.partition(";")[0]  # of Sentinels
+    return masked(first) if "://" in first else first  # a name, such as django-db
 
 
 def _routed(app: Celery, links: Any) -> Any:
