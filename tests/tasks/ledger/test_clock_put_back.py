@@ -137,13 +137,16 @@ def test_a_dead_workers_job_before_such_messages_is_pushed_once(herd: Herd) -> N
 def test_who_was_to_settle_a_job_keeps_it_no_longer_than_it_may(herd: Herd) -> None:
     herd.submit("a")
     run_call(herd.redis, herd.ledger.cancel("a"))
-    call = herd.ledger.settling("a", "two", for_ms=1_000)
-    run_call(herd.redis, herd.ledger.settling("a", "one", for_ms=1_000))
-    herd.redis.hincrby(herd.ledger.job_key("a"), "settling_until", AHEAD_MS)
-    assert run_call(herd.redis, call) == Busy(1_000)
-    herd.redis.hincrby(herd.ledger.job_key("a"), "settling_until", -1_001)
-    assert run_call(herd.redis, call) == Busy(1_000)  # once more: a live worker asks again meanwhile
-    herd.redis.hincrby(herd.ledger.job_key("a"), "settling_until", -1_001)
+    key = herd.ledger.job_key("a")
+    call = herd.ledger.settling("a", "two", for_ms=60_000)
+    run_call(herd.redis, herd.ledger.settling("a", "one", for_ms=60_000))
+    herd.redis.hincrby(key, "settling_until", AHEAD_MS)
+    assert run_call(herd.redis, call) == Busy(60_000)
+    assert isinstance(run_call(herd.redis, call), Busy)
+    assert not herd.redis.hexists(key, "settling_late"), "its turn is not over"
+    herd.redis.hincrby(key, "settling_until", -60_001)
+    assert run_call(herd.redis, call) == Busy(60_000)  # once more: a live worker asks again meanwhile
+    herd.redis.hincrby(key, "settling_until", -60_001)
     assert isinstance(run_call(herd.redis, call), Settling)
 
 

@@ -53,9 +53,18 @@ def test_who_falls_silent_is_waited_for_once_and_then_followed(ended: Herd) -> N
     ask(ended, "first")
     be_silent(ended)
     assert ask(ended, "second") == Busy(HOLD_MS)
+    assert isinstance(ask(ended, "second"), Busy)
     be_silent(ended)
     assert ask(ended, "second") == Settling()
     assert isinstance(ask(ended, "first"), Busy)
+
+
+def test_who_asks_often_waits_no_longer(ended: Herd) -> None:
+    ask(ended, "first")
+    until_ms = ended.field("a", "settling_until")
+    for _ in range(3):
+        assert isinstance(ask(ended, "second"), Busy)
+        assert ended.field("a", "settling_until") == until_ms
 
 
 def test_who_speaks_again_keeps_the_job(ended: Herd) -> None:

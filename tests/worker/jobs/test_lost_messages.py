@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from llama_herd.tasks.ledger.redis_call import run_call, run_calls, run_dialogue
 from llama_herd.tasks.protocol.priority import LANES, LOW, NORMAL, lists_of
-from llama_herd.worker.broker.message_notes import MAX_BYTES, MAX_TAGS, MessageNotes, TakenMessage
+from llama_herd.worker.broker.message_notes import MAX_BYTES, MAX_TAGS, MessageNotes, PutBack, TakenMessage
 from llama_herd.worker.jobs.lost_messages import SEEN_S, SILENT_S, LostMessages
 from tests.worker.broker.queue_reader import NOTES, QUEUE, TIMES, message, push
 
@@ -118,6 +118,31 @@ def test_more_than_one_call_moves_all_come_back_in_order(redis: Redis, clock: Cl
         pass
     assert sorted(waiting(redis)) == sorted(before)
     run_dialogue(redis, NOTED.put_back([one.tag for one in take(redis, MAX_TAGS)][::-1]))
+
+
+@pytest.mark.parametrize(("most_bytes", "num_calls"), [(1, 5), (MAX_BYTES, 1)])
+def test_all_are_put_back_in_as_many_calls_as_it_takes(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, most_bytes: int, num_calls: int
+) -> None:
+    monkeypatch.setattr("llama_herd.worker.broker.message_notes.MAX_BYTES", most_bytes)
+    run_dialogue(redis, NOTED.put_back(["unknown"]))  # loads the script
+    push(redis, *"abcde")
+    before = waiting(redis)
+    tags = [one.tag for one in take(redis, 5)]
+    redis.config_resetstat()
+    assert run_dialogue(redis, NOTED.put_back(tags[::-1])) == PutBack(5, "")
+    assert redis.info("commandstats")["cmdstat_evalsha"]["calls"] == num_calls
+    assert (waiting(redis), redis.exists(NOTES, TIMES)) == (before, 0)
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+def test_what_a_list_of_another_type_does_not_take_back_stays_noted(redis: Redis, at_end: bool) -> None:
+    push(redis, "a")
+    (one,) = take(redis, 1)
+    redis.sadd(QUEUE, "somebody else's")
+    done = run_dialogue(redis, NOTED.put_back([one.tag], at_end=at_end))
+    assert (done.num, "WRONGTYPE" in done.refusal) == (0, True)
+    assert redis.hlen(NOTES) == redis.zcard(TIMES) == 1
 
 
 @pytest.mark.parametrize("lane", [NORMAL, LOW])
