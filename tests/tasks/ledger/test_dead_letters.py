@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,6 +46,14 @@ def test_a_job_that_was_given_up_is_listed_with_its_last_worker(client: Client, 
     assert abs(dead.at_ms / 1000 - herd.redis.time()[0]) < 10
     assert 0 <= 604_800 - herd.redis.ttl(herd.ledger.job_key("a")) < 10
     assert 0 <= 604_800 - herd.redis.ttl(herd.ledger.events_key("a")) < 10
+
+
+def test_a_job_that_was_given_up_is_listed_as_long_as_its_own_worker_keeps_it(
+    client: Client, herd: Herd
+) -> None:
+    poison(herd, "a")
+    poison(replace(herd, ledger=replace(herd.ledger, dead_ttl_s=60)), "b")
+    assert herd.redis.ttl("herd:default:quarantine") > 604_700
 
 
 def test_its_history_is_all_there(client: Client, herd: Herd) -> None:

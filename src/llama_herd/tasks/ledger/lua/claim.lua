@@ -100,7 +100,8 @@ if deaths >= max_deaths then
   key.failed_s = quarantined_s
   write_end(key, id, 'failed', poisoned_tail)
   redis.call('ZADD', key.quarantine, now, id)
-  redis.call('EXPIRE', key.quarantine, quarantined_s)
+  local index_ms = redis.call('PTTL', key.quarantine)
+  if index_ms < 1000 * quarantined_s then redis.call('EXPIRE', key.quarantine, quarantined_s) end
   return {'poison'}
 end
 
