@@ -1,10 +1,12 @@
 """A worker that waits takes no message by that, is told when some come, and leaves them to idler ones."""
 
+from queue import Empty
 from time import monotonic
 from uuid import uuid4
 
 import pytest
-from kombu import Connection
+from kombu import Connection, Exchange, Queue
+from kombu.asynchronous import Hub
 from redis import Redis
 from structlog.testing import capture_logs
 
@@ -12,6 +14,7 @@ from llama_herd.tasks.protocol.priority import LANES, URGENT
 from llama_herd.worker.broker.queue_channel import BUSY_DELAY_S, CROWD_DELAY_S, FULL_DELAY_S
 from llama_herd.worker.broker.queue_transport import QueueTransport
 from llama_herd.worker.process import own_settings
+from tests.chaos.harness.patience import wait_until
 from tests.worker.broker.queue_reader import NOTES, QUEUE, Reader, push
 
 pytestmark = pytest.mark.redis
@@ -180,6 +183,29 @@ def test_nothing_comes_of_a_queue_that_is_paused_while_it_is_waited_for(
     assert (reader.messages, redis.llen(QUEUE)) == ([], 3)
     reader.channel.pauses = lambda _: False
     assert reader.read() == [*"abc"]
+
+
+def test_a_queue_that_is_paused_while_redis_is_asked_gives_nothing_though_another_is_not(
+    redis: Redis, connection: Connection
+) -> None:
+    reader = Reader(connection)
+    reader.consumer.add_queue(Queue("herd.n", Exchange("herd.n"), "herd.n"))
+    reader.consumer.consume()
+    push(redis, *"abc")
+    connection.transport.cycle.on_poll_start()
+    reader.channel.pauses = lambda queue: queue == QUEUE
+    reader.wait()
+    assert (reader.messages, redis.llen(QUEUE)) == ([], 3)
+
+
+def test_the_loop_of_a_worker_ends_a_wait_in_time(connection: Connection, hub: Hub) -> None:
+    """It would sleep until something else happens, and so would messages that were left for a moment."""
+    channel = Reader(connection).channel
+    channel.longest_wait_s = 0.05
+    connection.transport.cycle.on_poll_start()
+    with pytest.raises(Empty):
+        channel._brpop_read()
+    wait_until(lambda: hub.fire_timers() and channel._wait is None, "the wait is over")
 
 
 def test_a_queue_that_is_read_no_longer_gives_no_message(redis: Redis, connection: Connection) -> None:
