@@ -62,6 +62,11 @@ def lose_its_record(herd: Herd) -> None:
     herd.redis.delete(herd.ledger.job_key("a"))
 
 
+def lose_it_while_it_runs(herd: Herd) -> None:
+    herd.claimed("a")
+    lose_its_record(herd)
+
+
 def bring_it_bare(herd: Herd) -> None:
     herd.redis.rpush(QUEUE, BARE)
 
@@ -76,7 +81,10 @@ def run_anew(herd: Herd) -> None:
     herd.claimed("a")
 
 
-@pytest.mark.parametrize("act", [end_by_its_worker, lose_its_record, bring_it_bare, begin_anew, run_anew])
+@pytest.mark.parametrize(
+    "act",
+    [end_by_its_worker, lose_its_record, lose_it_while_it_runs, bring_it_bare, begin_anew, run_anew],
+)
 def test_a_message_stays_that_somebody_has_to_meet(herd: Herd, act: Callable[[Herd], None]) -> None:
     submit(herd, "a", "b")
     act(herd)
@@ -99,9 +107,25 @@ def test_what_a_worker_will_take_is_left_to_it(herd: Herd) -> None:
     assert ids(herd) == []
 
 
-def test_the_message_of_a_purged_job_goes(herd: Herd) -> None:
-    submit(herd, "a", "b")
+def purge_it(herd: Herd) -> None:
     run_call(herd.redis, herd.ledger.purge("a"))
+
+
+def forget_it(herd: Herd) -> None:
+    """It has ended, and its record was kept for as long as it was to be."""
+    end_by_its_worker(herd)
+    herd.redis.delete(herd.ledger.job_key("a"))
+
+
+def owe_its_result(herd: Herd) -> None:
+    end_by_its_worker(herd)
+    run_call(herd.redis, herd.ledger.owe("a", 60_000, has_sent_links=False))
+
+
+@pytest.mark.parametrize("act", [purge_it, forget_it, owe_its_result])
+def test_a_message_goes_that_nobody_has_to_meet(herd: Herd, act: Callable[[Herd], None]) -> None:
+    submit(herd, "a", "b")
+    act(herd)
     cancel(herd, "b")
     tell(herd)
     assert not herd.redis.exists(QUEUE)
