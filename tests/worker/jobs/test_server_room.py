@@ -123,6 +123,15 @@ def test_a_worker_that_is_silent_for_a_lease_counts_as_gone(redis: Any) -> None:
     assert alive.enter(job(is_last=True))
 
 
+def test_a_silent_worker_counts_as_gone_though_others_keep_the_list(redis: Any) -> None:
+    dead, alive = two(redis)
+    assert dead.enter(job(is_last=True))
+    redis.zadd(KEY, dict.fromkeys(redis.zrange(KEY, 0, -1), 1))
+    assert alive.enter(job(is_last=True))
+    assert redis.zrange(KEY, 0, -1) == [b"alone:other", b"other"]
+    assert 0 < redis.pttl(KEY) <= LEASE_MS
+
+
 def test_a_worker_that_stops_leaves_at_once(redis: Any) -> None:
     one, other = two(redis)
     assert one.enter(job(is_last=True))
