@@ -11,6 +11,7 @@ from celery.backends.redis import RedisBackend
 from celery.result import GroupResult
 from redis import Redis
 
+from llama_herd.worker.broker.result_server import ResultsAway
 from tests.worker.jobs.celery_app import app_of_worker
 
 pytestmark = pytest.mark.redis
@@ -92,6 +93,29 @@ def test_a_claim_is_no_other_parts_however_long_it_lasts(
     tell(app, "a", 0)
     assert len(bodies(redis)) == 1
     assert redis.ttl(app.backend.get_key_for_group("g", ".c")) > 80_000
+
+
+@claims
+def test_of_a_chord_whose_body_was_sent_the_claim_alone_is_left(app: Celery, redis: Redis) -> None:
+    app.backend.set_chord_size("g", 2)
+    tell(app, "a", 0)
+    tell(app, "b", 1)
+    assert redis.keys("celery-taskset-meta-*") == [app.backend.get_key_for_group("g", ".c")]
+
+
+@claims
+def test_a_body_is_not_sent_again_if_its_redis_is_lost_right_after_that(
+    app: Celery, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The part counts as told: else whoever tells it again would find that it has the claim."""
+
+    def lose(**_: Any) -> None:
+        raise ResultsAway
+
+    monkeypatch.setattr(RedisBackend, "_chord_cleanup_script", staticmethod(lose))
+    app.backend.set_chord_size("g", 1)
+    tell(app, "a", 0)
+    assert len(bodies(redis)) == 1
 
 
 def test_a_part_that_is_told_again_does_not_complete_a_chord(app: Celery, redis: Redis) -> None:
