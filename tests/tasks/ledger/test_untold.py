@@ -117,3 +117,11 @@ def test_a_spoilt_list_holds_up_no_end(herd: Herd) -> None:
     assert herd.events("a")[-1].type == "end"
     herd.redis.zadd("herd:default:owed", {"a": 1})
     assert [one.job_id for one in run_call(herd.redis, herd.ledger.owed(10, AGAIN_MS))] == ["a"]
+
+
+@pytest.mark.parametrize("due", ["owed", "untold"])
+def test_a_spoilt_record_keeps_no_other_job_from_being_told(herd: Herd, due: str) -> None:
+    herd.redis.set(herd.ledger.job_key("a"), "somebody else's")
+    herd.redis.zadd(f"herd:default:{due}", {"a": 1, "b": 2})
+    told = run_call(herd.redis, herd.ledger.owed(10, AGAIN_MS))
+    assert told == [OwedJob("a", b""), OwedJob("b", b"")]
