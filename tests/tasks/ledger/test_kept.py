@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
+from redis import Redis
 
 from llama_herd.errors import KeptFull
 from llama_herd.tasks import Client
@@ -172,13 +173,15 @@ def test_what_has_expired_counts_no_more_and_what_lives_on_does(herd: Herd) -> N
     assert set(herd.redis.hkeys(KEPT)) == {b"bytes", b"from"}
 
 
-@pytest.mark.parametrize("first", ["-inf", "-1e17", "nan", "inf", "1e308", "soon", ""])
+@pytest.mark.parametrize("first", ["-inf", "-1e17", "0", "nan", "inf", "1e308", "soon", ""])
 def test_no_first_hour_that_somebody_has_written_holds_up_redis(herd: Herd, first: str) -> None:
     """A script that counts hours from one at which one more is the same would never end."""
     herd.redis.hset(KEPT, mapping={"from": first, "limit": 10**6})
+    herd.redis.config_resetstat()
     herd.submit("a")
     end_here(herd, "a")
     assert 0 < counts(herd).kept_bytes < 10**6
+    assert herd.redis.info("commandstats")["cmdstat_hmget"]["calls"] < 10_000
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -268,6 +271,17 @@ def test_spoilt_counts_hold_up_no_end_and_no_job(herd: Herd, spoilt: str) -> Non
     run_call(herd.redis, herd.ledger.purge("a"))
     herd.submit("b")
     assert herd.field("b", "state") == "queued"
+
+
+def test_where_redis_does_not_tell_what_a_key_takes_jobs_end_and_count(herd: Herd, redis_url: str) -> None:
+    herd.redis.acl_setuser(
+        "managed", enabled=True, nopass=True, keys="*", channels="*", commands=["+@all", "-memory"]
+    )
+    herd.submit("a")
+    with Redis.from_url(redis_url.replace("//", "//managed:x@")) as redis:
+        end_here(replace(herd, redis=redis), "a")
+    assert herd.field("a", "state") == "done"
+    assert counts(herd).kept_bytes == 2 * 2048, "for its record and its stream"
 
 
 def test_jobs_of_submit_many_outlive_a_weekend(herd: Herd, redis_url: str) -> None:
