@@ -9,7 +9,7 @@ from redis import Redis
 
 from llama_herd.errors import KeptFull
 from llama_herd.tasks import Client
-from llama_herd.tasks.ledger.answers import Submission
+from llama_herd.tasks.ledger.answers import Purge, Submission
 from llama_herd.tasks.ledger.overview import Overview, TenantCounts
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.events import End, Failure
@@ -262,15 +262,27 @@ def test_a_debt_lets_a_job_live_longer_and_never_shorter(herd: Herd, keep_s: int
 
 @pytest.mark.parametrize("spoilt", ["text", "fields"])
 def test_spoilt_counts_hold_up_no_end_and_no_job(herd: Herd, spoilt: str) -> None:
-    herd.submit("a")
+    for job_id in ("early", "a"):
+        herd.submit(job_id)
+    end_here(herd, "early")
+    settle_with_result(herd, "early")
+    herd.redis.delete(KEPT)
     if spoilt == "text":
         herd.redis.set(KEPT, "nothing of ours")
     else:
-        herd.redis.hset(KEPT, mapping=dict.fromkeys(("bytes", "limit", "from"), "x"))
+        hours = [herd.field("early", name).partition("/")[0] for name in ("kept", "kept_result")]
+        herd.redis.hset(KEPT, mapping=dict.fromkeys(("bytes", "limit", "from", *hours), "x"))
     end_here(herd, "a")
-    run_call(herd.redis, herd.ledger.purge("a"))
+    for job_id in ("a", "early"):
+        settle_with_result(herd, job_id)
+        assert run_call(herd.redis, herd.ledger.purge(job_id)) is Purge.PURGED
     herd.submit("b")
     assert herd.field("b", "state") == "queued"
+
+
+def settle_with_result(herd: Herd, job_id: str) -> None:
+    herd.redis.set(herd.ledger.result_key(job_id), "x" * 5000, ex=24 * HOUR_S)
+    run_call(herd.redis, herd.ledger.settle(job_id))
 
 
 def test_where_redis_does_not_tell_what_a_key_takes_jobs_end_and_count(herd: Herd, redis_url: str) -> None:

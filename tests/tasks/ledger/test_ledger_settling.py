@@ -79,6 +79,8 @@ def test_who_speaks_again_keeps_the_job(ended: Herd) -> None:
 def test_of_a_job_that_is_forgotten_nothing_is_noted(herd: Herd) -> None:
     assert ask(herd, "first") == ask(herd, "second") == Settling()
     assert herd.redis.keys() == []
+    assert not run_call(herd.redis, herd.ledger.settle("a"))
+    assert herd.redis.keys() == []
 
 
 def test_of_a_job_that_is_purged_nothing_is_told(ended: Herd) -> None:
@@ -145,4 +147,5 @@ def test_a_job_that_is_no_longer_the_one_that_ended_gets_no_result(
         ended.submit("a")
     assert settle(ended) == (then == "purged")
     assert not ended.redis.exists(ended.ledger.result_key("a"))
+    assert not ended.redis.hexists(ended.ledger.job_key("a"), "settled")
     assert last_word(ended, heard) == []
