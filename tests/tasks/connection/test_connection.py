@@ -2,8 +2,10 @@
 
 import asyncio
 import re
+import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
+from typing import Any
 
 import pytest
 from redis.exceptions import (
@@ -201,3 +203,26 @@ def test_the_host_is_compared_unless_no_certificate_is_asked_for(url: str, asks:
     """Also by redis-py before 6, which does so only if it is asked to."""
     for made in (connect(url), connect_async(url)):
         assert made.connection_pool.connection_kwargs.get("ssl_check_hostname", False) == asks
+
+
+@pytest.mark.redis
+def test_an_idle_connection_is_checked_before_anything_between_forgets_it(redis_url: str) -> None:
+    """NATs and balancers do after some minutes, without a word. redis-py before 8 leaves it to the system."""
+
+    async def idle_s() -> int:
+        async with connect_async(redis_url) as redis:
+            pool: Any = redis.connection_pool
+            connection = pool.make_connection()
+            await connection.connect()
+            own: socket.socket = connection._writer.get_extra_info("socket")
+            found = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+            await connection.disconnect()
+            return found
+
+    with connect(redis_url) as redis:
+        pool: Any = redis.connection_pool
+        connection = pool.make_connection()
+        connection.connect()
+        assert connection._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 60
+        connection.disconnect()
+    assert asyncio.run(idle_s()) <= 60

@@ -1,5 +1,6 @@
 """The connection to Redis, and the border at which its errors become ours."""
 
+import socket
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -35,6 +36,11 @@ SLOWEST_BYTES_PER_S = 20_000
 #: How long a Sentinel may take to say where Redis is: longer than a round trip to another continent.
 SENTINEL_TIMEOUT_S = 1.0
 
+#: An idle connection is checked after 30 s, and is dead after three checks without an answer: NATs and
+#: balancers forget one after some minutes without a word, and the system would check after two hours.
+_CHECKS = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+KEEPALIVE = {getattr(socket, name): value for name, value in _CHECKS.items() if hasattr(socket, name)}
+
 #: Tries after the first one, within about a second: a short outage of Redis is no error.
 TRIES = 3
 #: A subscriber is in no hurry: it waits about ten seconds for Redis to come back.
@@ -68,6 +74,7 @@ def _connection(kind: Any, sentinels: Any, retry: Any, url: str, tries: int, tim
     }
     if not is_socket(url):  # redis-py rejects it for a socket file
         options["socket_keepalive"] = True
+        options["socket_keepalive_options"] = KEEPALIVE  # redis-py 8 does so by itself
     if asks_for_certificate(url):
         options["ssl_check_hostname"] = True  # redis-py 6 does so by itself
     if is_sentinel(url):
