@@ -127,6 +127,7 @@ def test_a_job_whose_stream_is_forgotten_fails_but_what_celery_knows_stays(
     wait_until(lambda: all(one.told[-1:] == ["acked"] for one in deliveries.values()), "both are acked")
     assert worker_app.backend.get_state("known") == "SUCCESS"
     assert worker_app.backend.get_state("gone") == "FAILURE"
+    wait_until(lambda: (finisher.num_answered, finisher.num_waiting) == (2, 0), "the watchdog sees both end")
 
 
 @pytest.mark.parametrize("is_early", [True, False])
