@@ -25,5 +25,5 @@ end
 redis.call('HDEL', key.job, 'settling', 'settling_until', 'settling_late', 'sent_links', 'life_ms')
 if state == 'purged' then return 'purged' end
 redis.call('HSET', key.job, 'settled', is_elsewhere == '1' and 'elsewhere' or 1)
-if is_elsewhere ~= '1' then note_kept_result(key) end
+note_kept_result(key)
 return 'settled'
