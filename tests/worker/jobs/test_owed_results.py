@@ -363,6 +363,15 @@ def test_who_owes_does_not_wait_and_a_task_of_others_does() -> None:
         server.check()
 
 
+def test_a_redis_that_was_away_is_there_once_it_takes_a_result(redis: Redis) -> None:
+    server = ResultServer()
+    server.is_away = True
+    assert not server.look(Redis(port=1), "")
+    assert server.is_away
+    assert server.look(redis, "")
+    assert not server.is_away
+
+
 def test_a_debt_has_the_links_of_its_message(app: Celery) -> None:
     held = Held(app, "job", links_to(app, "shop"))
     assert held._embed is not None
