@@ -10,12 +10,14 @@ from redis import Redis
 from redis.exceptions import ResponseError
 from structlog.testing import capture_logs
 
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.dead_letters import DeadLetters
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.protocol.priority import LANES, LOW
 from llama_herd.worker.broker.message_notes import MAX_LOT_BYTES, MAX_MESSAGES, MessageNotes, TakenMessage
 from llama_herd.worker.broker.queue_order import QueueOrder
+from llama_herd.worker.broker.queue_transport import QueueTransport
 from llama_herd.worker.process import own_settings
 from tests.chaos.harness.patience import wait_until
 from tests.worker.broker.queue_reader import NOTES, QUEUE, TIMES, Reader, message, own_tag, push
@@ -157,6 +159,23 @@ def test_a_channel_that_closes_acks_before(redis: Redis, connection: Connection,
     reader.channel.close()
     assert not redis.exists(NOTES, TIMES)
     assert redis.llen(QUEUE) == 1, "the one that is not acked is put back"
+
+
+def test_a_channel_with_acks_left_may_be_closed_twice_without_redis(hub: Hub) -> None:
+    """As Celery closes a connection that it has lost. An error of another kind would end the worker."""
+    options = {"unacked_key": NOTES, "unacked_index_key": TIMES}
+    with (
+        EmbeddedRedis() as server,
+        Redis.from_url(server.url) as redis,
+        Connection(server.url, transport=QueueTransport, transport_options=options) as connection,
+    ):
+        push(redis, "a")
+        reader = Reader(connection)
+        reader.read()
+        reader.messages[0].ack()
+        server.stop()
+        for _ in range(2):
+            reader.channel.close()
 
 
 def take(redis: Redis, num: int) -> list[TakenMessage]:

@@ -69,7 +69,7 @@ class QoS(redis_transport.QoS):  # type: ignore[misc]
     def take_back_notes(self) -> None:
         """Forget in Redis what was acked. If it is away, that is tried again when a message is acked."""
         tags, self._acked, self._takes_back_soon = self._acked, [], False
-        if not tags:
+        if not tags or not self.channel.has_way:
             return
         try:
             with self.pipe_or_acquire() as pipe:

@@ -130,6 +130,11 @@ class QueueChannel(redis_transport.Channel):  # type: ignore[misc]
         finally:
             self.hang_up()
 
+    @property
+    def has_way(self) -> bool:
+        """Whether Redis can be called: once closed only where kombu has put messages back since."""
+        return self.connection is not None or self._pool is not None
+
     def hang_up(self) -> None:
         """Keep no connection once closed: kombu opens one to put messages back, and to ack late ones."""
         if self.closed and self._pool is not None:
