@@ -267,7 +267,7 @@ def bury(stage: Stage, num: int) -> str:
     """Bury the longest letters, of bytes that are no text; the number of the last."""
     letters, raw = DeadLetters(), b"\xff" * MAX_LETTER_BYTES
     for _ in range(num):
-        run_call(stage.redis, letters.bury(raw, queue="herd.tales", reason="x" * 500, worker="w" * 60))
+        run_call(stage.redis, letters.bury(raw, queue="herd.nobody", reason="x" * 500, worker="w" * 60))
     return run_call(stage.redis, letters.letters(1))[0].number
 
 
