@@ -57,6 +57,15 @@ def errors(**body: Any) -> dict[str, str]:
     return {}
 
 
+@pytest.mark.parametrize(
+    "name", sorted(name for name, (outcome, _) in told().items() if outcome != "refused" and "." not in name)
+)
+def test_whoever_spells_a_field_in_another_way_is_told_its_name(name: str) -> None:
+    first, *rest = name.split("_")
+    other = first + "".join(map(str.capitalize, rest)) if rest else f"{name}s"
+    assert errors(**{other: 1}) == {other: f"not supported. Did you mean {name}?"}
+
+
 def test_the_page_tells_of_every_field_and_of_no_other() -> None:
     theirs = params()
     wanted = theirs.keys() | response_schema()["properties"].keys() | OWN_REFUSED.keys()

@@ -53,6 +53,15 @@ def some_input(dice: random.Random) -> str | list[dict[str, Any]]:
     return [*dice.choices(ITEMS, k=dice.randrange(4)), dice.choice(ITEMS[:-1])]
 
 
+@pytest.mark.parametrize("body", [{}, {"input": None}, {"instructions": "be brief"}])
+def test_what_goes_on_needs_an_input(body: dict[str, Any]) -> None:
+    """Without that nothing would be asked, or the instructions alone."""
+    earlier = ResponseBody({"input": "asked"}).job(Settings())
+    with pytest.raises(InvalidJob) as caught:
+        ResponseBody(body, Conversation(asked_turns(earlier))).job(Settings())
+    assert [*caught.value.fields] == [("input", "is required")]
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_a_chain_of_answers_is_all_items_so_far(seed: int) -> None:
     dice = random.Random(seed)

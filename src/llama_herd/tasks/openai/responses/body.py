@@ -45,6 +45,8 @@ OWN_NEUTRAL: Mapping[str, Neutral] = {
 }
 #: Names the answer that a request goes on from.
 PREVIOUS = "previous_response_id"
+#: Fields that the gateway's own route reads by itself.
+_OF_ROUTE = (PREVIOUS, "priority", "stream_options")
 #: Fields that are refused, with the fix.
 OWN_REFUSED: Mapping[str, str] = {
     "access_programs": "there are none. Fix: leave it out",
@@ -115,6 +117,8 @@ class ResponseBody:
         for name, value in sorted(body.items(), key=lambda one: one[0] != "instructions"):
             if value is not None:
                 self._read(name, value)
+        if before.turns and body.get("input") is None:
+            self._refuse("input", "is required")
         if self._turns:
             self._chat["messages"] = self._turns
 
@@ -152,7 +156,8 @@ class ResponseBody:
         elif name in OWN_REFUSED:
             self._refuse(name, f"not supported: {OWN_REFUSED[name]}")
         else:
-            known = (*self._special, *CHAT_FIELDS) if len(self.errors) < MAX_FIELD_ERRORS else ()
+            own = (*_OF_ROUTE, *self._special, *OWN_NEUTRAL)
+            known = (*own, *CHAT_FIELDS) if len(self.errors) < MAX_FIELD_ERRORS else ()
             self._refuse(name, f"not supported{did_you_mean(close_names(name, known))}")
 
     def _check_neutral(self, name: str, neutral: Neutral, value: Any) -> None:
