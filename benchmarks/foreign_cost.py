@@ -7,10 +7,7 @@ as it is told to, or as it can. All of the worker's process counts: receiving, r
 Redis, leases, results.
 """
 
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -20,7 +17,8 @@ from redis import Redis
 from benchmarks.harness import Benchmark, main
 from benchmarks.jobs import greedy, prompts
 from benchmarks.process_figures import cpu_s
-from benchmarks.report import ROOT, Row, Table
+from benchmarks.processes import http_server
+from benchmarks.report import Row, Table
 from benchmarks.warm_worker import Queue, warm_worker
 from llama_herd.tasks.ledger.keys import Keys
 from tests.chaos.harness.patience import wait_until
@@ -42,8 +40,8 @@ def measure(plan: Plan) -> Iterator[Table]:
 
 
 def of_engine(engine: str, plan: Plan) -> Iterator[Row]:
-    with instant_server(plan.rows / plan.tokens_per_s) as url:
-        asked: dict[str, Any] = {"engine": engine, "engine_url": url}
+    with http_server("-m", "benchmarks.instant_server", str(plan.rows / plan.tokens_per_s)) as server:
+        asked: dict[str, Any] = {"engine": engine, "engine_url": server.url}
         with warm_worker(plan.rows, greedy(16), **asked) as queue:
             for flush_ms in plan.flush_ms:
                 found = [spent(queue, plan, flush_ms) for _ in range(plan.rounds)]
@@ -67,18 +65,6 @@ def spent(queue: Queue, plan: Plan, flush_ms: int) -> tuple[float, float]:
     with Redis.from_url(queue.url) as redis:
         wait_until(lambda: not redis.hlen(Keys().unacked_key), "all results are stored")
     return 1e6 * (cpu_s(queue.pid) - before_s) / num_tokens, rate
-
-
-@contextmanager
-def instant_server(step_s: float) -> Iterator[str]:
-    """Its address."""
-    command = [sys.executable, "-m", "benchmarks.instant_server", str(step_s)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
-        finally:
-            process.kill()
 
 
 BENCHMARK = Benchmark("foreign_cost", __doc__, Plan(), measure)

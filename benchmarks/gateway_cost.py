@@ -8,8 +8,6 @@ floor is `benchmarks.bare_server`: the same HTTP server, and what the gateway se
 
 import asyncio
 import json
-import subprocess
-import sys
 from asyncio import StreamReader
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,13 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.harness import Benchmark, in_turns, main
 from benchmarks.process_figures import cpu_s
-from benchmarks.processes import fake_worker
-from benchmarks.report import ROOT, Row, Table
+from benchmarks.processes import Server, fake_worker, http_server
+from benchmarks.report import Row, Table
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.client.client import Client
 from tests.cli.gateway_process import GatewayProcess
@@ -31,11 +29,6 @@ from tests.cli.gateway_process import GatewayProcess
 MODEL, PROMPT = "tales", "Once upon a time"
 CHATS, CHAT = "/v1/chat/completions", {"messages": [{"role": "user", "content": PROMPT}]}
 RESPONSES, RESPONSE = "/v1/responses", {"input": PROMPT}
-
-
-class Server(NamedTuple):
-    url: str
-    pid: int
 
 
 @dataclass(frozen=True)
@@ -80,7 +73,7 @@ def measure(plan: Plan) -> Iterator[Table]:
 def of_case(case: Case, plan: Plan, asked: Server, path: Path) -> Row:
     parts = asyncio.run(ask(asked.url, case.request, plan.clients, plan.clients))
     path.write_text(json.dumps([parts, 1 / plan.tokens_per_s if plan.tokens_per_s else 0]))
-    with bare_server(path) as floor:
+    with http_server("-m", "benchmarks.bare_server", str(path)) as floor:
         servers = {"gateway": asked, "floor": floor}
         ways = {of: partial(spent_us, at, case, plan) for of, at in servers.items()}
         found = in_turns(ways, plan.rounds)
@@ -146,17 +139,6 @@ def gateway(plan: Plan, folder: Path) -> Iterator[Server]:
     ):
         client.result(client.submit(prompt=PROMPT, sampling={"max_tokens": 1}), timeout_s=60)
         yield Server(found.url, found.process.pid)
-
-
-@contextmanager
-def bare_server(path: Path) -> Iterator[Server]:
-    command = [sys.executable, "-m", "benchmarks.bare_server", str(path)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield Server(f"http://127.0.0.1:{process.stdout.readline().strip()}", process.pid)
-        finally:
-            process.kill()
 
 
 BENCHMARK = Benchmark("gateway_cost", __doc__, Plan(), measure)

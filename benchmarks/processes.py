@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from benchmarks.report import ROOT
 from llama_herd.tasks.client.client import Client
@@ -20,6 +21,23 @@ def process(*arguments: str) -> Iterator[None]:
     finally:
         found.kill()
         found.wait()
+
+
+class Server(NamedTuple):
+    url: str
+    pid: int
+
+
+@contextmanager
+def http_server(*arguments: str) -> Iterator[Server]:
+    """This Python with these arguments, which listens at this machine and prints its port."""
+    command = [sys.executable, *arguments]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as found:
+        assert found.stdout is not None
+        try:
+            yield Server(f"http://127.0.0.1:{found.stdout.readline().strip()}", found.pid)
+        finally:
+            found.kill()
 
 
 @contextmanager
