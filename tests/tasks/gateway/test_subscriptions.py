@@ -67,24 +67,61 @@ def test_many_streams_are_one_connection(redis: Redis, gateway: GatewayThread, h
     assert gateway.context.connections.hub.num_channels == 0
 
 
+ASKED = [
+    ("/v1/completions", {"model": "tales", "prompt": "Once"}),
+    ("/v1/completions", {"model": "tales", "prompt": ["Once", "Twice"], "stream": True}),
+    ("/v1/chat/completions", {"model": "tales", "messages": [{"role": "user", "content": "Once"}]}),
+    ("/v1/responses", {"model": "tales", "input": "Once"}),
+    ("/v1/responses", {"model": "tales", "input": "Once", "stream": True, "background": True}),
+    ("/tokenize", {"model": "tales", "prompt": "Once"}),
+]
+
+
 @pytest.mark.redis
-def test_the_stream_of_a_new_job_is_read_once(redis: Redis, gateway: GatewayThread, herd: Herd) -> None:
-    """When Redis has confirmed the subscription: all that comes after that is heard."""
-
-    def num_reads() -> int:
-        return int(redis.info("commandstats").get("cmdstat_xrange", {}).get("calls", 0))
-
+@pytest.mark.parametrize(("path", "body"), ASKED)
+def test_the_stream_of_a_new_job_is_not_read(
+    redis: Redis, gateway: GatewayThread, herd: Herd, path: str, body: dict[str, Any]
+) -> None:
+    """The gateway listens before it submits the job, and so hears all of it."""
+    num_jobs = len(body["prompt"]) if isinstance(body.get("prompt"), list) else 1
     redis.config_resetstat()
     with ThreadPoolExecutor() as asking:
-        body = {"model": "tales", "prompt": "Once"}
-        asked = asking.submit(gateway.ask, "POST", "/v1/completions", body)
-        wait_until(num_reads, "the stream is read")
-        channels: list[Any] = redis.pubsub_channels(herd.ledger.channel("*"))
-        job_id = channels[0].decode().rpartition(":")[2]
+        asked = asking.submit(gateway.ask, "POST", path, body)
+        wait_until(lambda: heard_and_waiting(redis, herd, num_jobs), "the jobs are submitted")
+        for job_id in heard_and_waiting(redis, herd, num_jobs):
+            herd.claimed(job_id)
+            herd.emit("one", started(job_id), token(job_id, 2, 0), end(job_id, 3, 1))
+        assert asked.result().status in (200, 400)  # nobody has told of the ids that /tokenize asks for
+    assert num_calls(redis, "xrange") == 0
+
+
+def heard_and_waiting(redis: Redis, herd: Herd, num: int) -> list[str]:
+    """The jobs that were submitted and that somebody listens to, once there are so many."""
+    channels: list[Any] = redis.pubsub_channels(herd.ledger.channel("*"))
+    heard = [one.decode().rpartition(":")[2] for one in channels]
+    jobs = [job_id for job_id in heard if redis.exists(herd.ledger.job_key(job_id))]
+    return jobs if len(jobs) == num else []
+
+
+def num_calls(redis: Redis, command: str) -> int:
+    return int(redis.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
+
+
+@pytest.mark.redis
+def test_the_stream_of_a_job_under_a_key_is_read_once(
+    redis: Redis, gateway: GatewayThread, herd: Herd
+) -> None:
+    """The same request may have come before."""
+    redis.config_resetstat()
+    with ThreadPoolExecutor() as asking:
+        body, headers = {"model": "tales", "prompt": "Once"}, {"Idempotency-Key": "mine"}
+        asked = asking.submit(gateway.ask, "POST", "/v1/completions", body, headers)
+        wait_until(lambda: num_calls(redis, "xrange"), "the stream is read")
+        [job_id] = heard_and_waiting(redis, herd, 1)
         herd.claimed(job_id)
         herd.emit("one", started(job_id), token(job_id, 2, 0), end(job_id, 3, 1))
         assert asked.result().status == 200
-    assert num_reads() == 1
+    assert num_calls(redis, "xrange") == 1
 
 
 @pytest.mark.redis

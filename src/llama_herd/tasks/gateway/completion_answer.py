@@ -1,7 +1,7 @@
 """The answer to a request for completions or for a chat: jobs are submitted, and their events are written."""
 
 import uuid
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from time import monotonic
@@ -10,6 +10,7 @@ from typing import TypeGuard
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_herd.errors import HerdError, JobConflict, RedisUnavailable
+from llama_herd.tasks.client.readers import Reader
 from llama_herd.tasks.client.submission import id_of_key
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_request import CompletionRequest
@@ -58,23 +59,29 @@ class CompletionAnswer:
         self._ids = [first, *(f"{first}.{number}" for number in range(1, len(request.jobs)))]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = self._request
-        num_read = len(self._ids) if request.is_stream else 1  # the whole of each is read in turn
-        with self._context.concurrency.slots(self._client.settings.tenant, num_read, request.num_bytes):
+        request, heard = self._request, self._heard
+        with self._context.concurrency.slots(self._client.settings.tenant, len(heard), request.num_bytes):
             self._facts.job_id = self._ids[0]
-            await self._submit()
-            try:
-                answer = await unless_gone(receive, self._stream() if request.is_stream else self._whole())
-            except ClientGone:
-                await self._abandon()
-                return
-            except HerdError as error:
-                if len(self._ids) > 1:
+            async with self._client.listening(heard, are_new=not request.key) as readers:
+                await self._submit()
+                try:
+                    answering = self._stream(readers) if request.is_stream else self._whole(readers)
+                    answer = await unless_gone(receive, answering)
+                except ClientGone:
                     await self._abandon()
-                problem = Problem.from_error(error)
-                problem.headers = {**problem.headers, **job_headers(self._ids[0])}
-                raise problem from error
-            await answer(scope, receive, send)
+                    return
+                except HerdError as error:
+                    if len(self._ids) > 1:
+                        await self._abandon()
+                    problem = Problem.from_error(error)
+                    problem.headers = {**problem.headers, **job_headers(self._ids[0])}
+                    raise problem from error
+                await answer(scope, receive, send)
+
+    @property
+    def _heard(self) -> Sequence[str]:
+        """The jobs to listen to from the start: an answer that is given whole reads each in turn."""
+        return self._ids if self._request.is_stream else self._ids[:1]
 
     async def _submit(self) -> None:
         """Put all jobs into the queue. Raises Problem if one is not taken, and other HerdErrors."""
@@ -107,12 +114,12 @@ class CompletionAnswer:
         if not self._request.key:
             await self._abandon()
 
-    async def _whole(self) -> ASGIApp:
+    async def _whole(self, readers: Mapping[str, Reader]) -> ASGIApp:
         """The answer once all jobs have ended. Raises Problem if one did not end well."""
         request = self._request
         answer = JoinedAnswer(request.endpoint, self._ids[0], request.model)
         for number, job_id in enumerate(self._ids):
-            events = await self._client.all_events(job_id)
+            events = await self._client.all_events(job_id, readers.get(job_id))
             check_end(events, request.source(number))
             add = partial(_add_events, answer, events)
             await make_aside(add) if request.is_long else add()
@@ -122,9 +129,9 @@ class CompletionAnswer:
                 raise bad_request(f"{message}, or for a stream", "answer_too_long")
         return WholeAnswer(answer.pieces(), job_headers(self._ids[0]))
 
-    async def _stream(self) -> ASGIApp:
+    async def _stream(self, readers: Mapping[str, Reader]) -> ASGIApp:
         """The answer as it comes. Raises Problem if a job fails before there is anything to say."""
-        events = self._events()
+        events = self._events(readers)
         try:
             first = await self._first(events)
             for event in first:
@@ -149,9 +156,10 @@ class CompletionAnswer:
         write = partial(self._sse_chunks, chunks)
         return stream_body(events, write, self._facts, heartbeat_s=self._heartbeat_s)
 
-    async def _events(self) -> AsyncGenerator[list[Event]]:
+    async def _events(self, readers: Mapping[str, Reader]) -> AsyncGenerator[list[Event]]:
         """The events of all jobs as they come. None comes after an end that is no answer."""
-        async with aclosing(merge_streams([self._client.events(job_id) for job_id in self._ids])) as found:
+        streams = [self._client.events_of(readers[job_id]) for job_id in self._ids]
+        async with aclosing(merge_streams(streams)) as found:
             async for events in found:
                 yield events
                 if len(self._ids) > 1 and any(map(is_bad_end, events)):

@@ -82,11 +82,13 @@ async def _told(call: Call, asked: TokenizeRequest | DetokenizeRequest | Tokeniz
     traceparent = traceparent_of(call.headers)
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        job_id = str(uuid.uuid4())
         with context.concurrency.slots(call.caller.tenant):
-            job_id = await client.submit(job, str(uuid.uuid4()), None, traceparent)
             facts_of(scope).job_id = job_id
             try:
-                events = await unless_gone(receive, client.all_events(job_id))
+                async with client.listening([job_id]) as readers:
+                    await client.submit(job, job_id, None, traceparent)
+                    events = await unless_gone(receive, client.all_events(job_id, readers[job_id]))
             except ClientGone:
                 context.abandon(client, job_id)
                 return

@@ -1,11 +1,12 @@
 """The answer of the Responses API: at once, at its end, or as it comes; now, or read again later."""
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from time import time
 from typing import Any
 
 from starlette.types import ASGIApp
 
+from llama_herd.tasks.client.readers import Reader
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_answer import (
     CompletionAnswer,
@@ -36,10 +37,15 @@ class ResponseAnswer(CompletionAnswer):
         self._is_background = request.is_background
         self._frame = ResponseFrame(self._ids[0], request.model, int(time()), request.asked)
 
-    async def _whole(self) -> ASGIApp:
+    @property
+    def _heard(self) -> Sequence[str]:
+        """None for who does not wait."""
+        return () if self._is_background and not self._request.is_stream else super()._heard
+
+    async def _whole(self, readers: Mapping[str, Reader]) -> ASGIApp:
         if self._is_background:
             return whole_answer(self._frame, [])
-        events = await self._client.all_events(self._ids[0])
+        events = await self._client.all_events(self._ids[0], readers[self._ids[0]])
         check_end(events, self._request.source(0))
         return await make_aside(lambda: whole_answer(self._frame, events))
 

@@ -1,8 +1,8 @@
 """The gateway's clients of the queue: one for each tenant, all over the same connections."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
@@ -56,6 +56,8 @@ def _has_failed(done: asyncio.Future[Any]) -> bool:
 PAGE = 64
 #: Most of the first read, and of one after events with scores of many tokens: nothing else runs meanwhile.
 SCORED_PAGE = 8
+#: How long a job that is to be submitted waits for its subscription.
+CONFIRM_S = 0.2
 #: Longest time until the stream of a silent job is read again.
 MAX_SILENCE_S = 5.0
 #: How long a stream waits for a Redis that is away.
@@ -146,6 +148,25 @@ class TenantClient:
         follower, tick_s = Follower(job_id, after=after, waits=False), self.settings.gateway_heartbeat_s
         return self._readers.reading(follower, asks_place=asks_place, tick_s=tick_s)
 
+    @asynccontextmanager
+    async def listening(
+        self, job_ids: Sequence[str], *, are_new: bool = True
+    ) -> AsyncIterator[Mapping[str, Reader]]:
+        """Readers of jobs that are submitted in the block, by their ids. They hear each event from the first on.
+
+        If Redis confirms a subscription late, the job's stream is read once it does.
+        are_new: nobody can have submitted them before. Else their streams are read in any case.
+        """
+        async with AsyncExitStack() as block:
+            readers = {one: await block.enter_async_context(self.reading(one)) for one in job_ids}
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CONFIRM_S):
+                    for reader in readers.values():
+                        await reader.inbox.take(CONFIRM_S)
+            for reader in readers.values():
+                reader.follower.is_behind = not are_new
+            yield readers
+
     def events_of(self, reader: Reader) -> AsyncGenerator[list[Event]]:
         """The job's events, in order, each once, up to its end.
 
@@ -163,20 +184,20 @@ class TenantClient:
 
         return reader.events(read, OUTAGE_S, is_patient_at_first=True)
 
-    async def events(self, job_id: str) -> AsyncGenerator[list[Event]]:
-        """All events of a job as they come: see `events_of`.
+    def events(self, job_id: str, reader: Reader | None = None) -> AsyncGenerator[list[Event]]:
+        """All events of a job as they come: see `events_of`. reader: one that listens already."""
+        return self._all_of(job_id) if reader is None else self.events_of(reader)
 
-        Its stream is read once Redis has confirmed the subscription: of a new job nothing is in it before.
-        """
+    async def _all_of(self, job_id: str) -> AsyncGenerator[list[Event]]:
         async with self.reading(job_id) as reader, aclosing(self.events_of(reader)) as found:
-            reader.follower.is_behind = False
+            reader.follower.is_behind = False  # the stream is read once Redis has confirmed the subscription
             async for events in found:
                 yield events
 
-    async def all_events(self, job_id: str) -> list[Event]:
-        """The job's events once it has ended. Raises what `events` does."""
+    async def all_events(self, job_id: str, reader: Reader | None = None) -> list[Event]:
+        """The job's events once it has ended. Raises what `events` does. reader: one that listens already."""
         try:
-            return [event async for found in self.events(job_id) for event in found]
+            return [event async for found in self.events(job_id, reader) for event in found]
         except StreamRewritten:
             return [event async for found in self.events(job_id) for event in found]
 

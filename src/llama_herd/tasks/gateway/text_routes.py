@@ -2,7 +2,7 @@
 
 import uuid
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from llama_herd.errors import HerdError
 from llama_herd.tasks.client.embedding import KEEP_S
+from llama_herd.tasks.client.readers import Reader
 from llama_herd.tasks.gateway.call import Call
 from llama_herd.tasks.gateway.completion_answer import check_end, job_headers
 from llama_herd.tasks.gateway.completion_request import foreign_model
@@ -73,8 +74,9 @@ class TextAnswer(Generic[B]):
         with self._context.concurrency.slots(self._client.settings.tenant):
             facts_of(scope).job_id = self._ids[0]
             try:
-                await self._submit()
-                num_tokens = await unless_gone(receive, self._num_tokens())
+                async with self._client.listening(self._ids[:1]) as readers:
+                    await self._submit()
+                    num_tokens = await unless_gone(receive, self._num_tokens(readers))
             except ClientGone:
                 self._context.abandon(self._client, *self._ids)
                 return
@@ -103,14 +105,14 @@ class TextAnswer(Generic[B]):
             if outcome.error is not None:
                 raise outcome.error
 
-    async def _num_tokens(self) -> int:
+    async def _num_tokens(self, readers: Mapping[str, Reader]) -> int:
         """The tokens of all texts, once all jobs have ended. Raises Problem if one did not end well.
 
         No vectors are kept meanwhile: those of a whole request may be many MiB.
         """
         num_tokens = first = 0
         for job_id, job in zip(self._ids, self._asked.jobs, strict=True):
-            async for events in self._client.events(job_id):
+            async for events in self._client.events(job_id, readers.get(job_id)):
                 check_end(events, self._asked.source, first)
                 ends = [event for event in events if isinstance(event, End)]
                 num_tokens += sum(end.usage.prompt_tokens for end in ends if end.usage)
