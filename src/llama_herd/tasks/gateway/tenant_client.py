@@ -152,7 +152,7 @@ class TenantClient:
     async def listening(
         self, job_ids: Sequence[str], *, are_new: bool = True
     ) -> AsyncIterator[Mapping[str, Reader]]:
-        """Readers of jobs that are submitted in the block, by their ids. They hear each event from the first on.
+        """Readers of jobs that are submitted in the block, by their ids. They hear every event of them.
 
         If Redis confirms a subscription late, the job's stream is read once it does.
         are_new: nobody can have submitted them before. Else their streams are read in any case.

@@ -2,7 +2,7 @@
 
 import uuid
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -23,7 +23,7 @@ from llama_herd.tasks.gateway.request_log import facts_of
 from llama_herd.tasks.gateway.sse import ClientGone, unless_gone
 from llama_herd.tasks.openai.embeddings import HEAD, EmbeddingBody, tail, vector_pieces
 from llama_herd.tasks.openai.ranks import RankBody, RankList
-from llama_herd.tasks.protocol.events import End
+from llama_herd.tasks.protocol.events import End, Event
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.tasks.settings import Settings
 
@@ -76,7 +76,7 @@ class TextAnswer(Generic[B]):
             try:
                 async with self._client.listening(self._ids[:1]) as readers:
                     await self._submit()
-                    num_tokens = await unless_gone(receive, self._num_tokens(readers))
+                    num_tokens, first = await unless_gone(receive, self._wait(readers[self._ids[0]]))
             except ClientGone:
                 self._context.abandon(self._client, *self._ids)
                 return
@@ -85,7 +85,7 @@ class TextAnswer(Generic[B]):
                 problem = Problem.from_error(error)
                 problem.headers = {**problem.headers, **job_headers(self._ids[0])}
                 raise problem from error
-            answer = await self._answer(num_tokens)
+            answer = await self._answer(num_tokens, first)
             await answer(scope, receive, send)
             await self._client.purge(self._ids)
 
@@ -105,50 +105,59 @@ class TextAnswer(Generic[B]):
             if outcome.error is not None:
                 raise outcome.error
 
-    async def _num_tokens(self, readers: Mapping[str, Reader]) -> int:
-        """The tokens of all texts, once all jobs have ended. Raises Problem if one did not end well.
+    async def _wait(self, reader: Reader) -> tuple[int, list[Event]]:
+        """The tokens of all texts, and the first job's events, once all have ended. reader: of the first job.
 
-        No vectors are kept meanwhile: those of a whole request may be many MiB.
+        The vectors of the others are not kept meanwhile: those of a whole request may be many MiB. Raises
+        Problem if one did not end well.
         """
-        num_tokens = first = 0
-        for job_id, job in zip(self._ids, self._asked.jobs, strict=True):
-            async for events in self._client.events(job_id, readers.get(job_id)):
-                check_end(events, self._asked.source, first)
-                ends = [event for event in events if isinstance(event, End)]
-                num_tokens += sum(end.usage.prompt_tokens for end in ends if end.usage)
-            first += job.num_texts
-        return num_tokens
+        first = await self._client.all_events(self._ids[0], reader)
+        num_tokens, num_texts = self._checked(first, 0), self._asked.jobs[0].num_texts
+        for job_id, job in zip(self._ids[1:], self._asked.jobs[1:], strict=True):
+            async for events in self._client.events(job_id):
+                num_tokens += self._checked(events, num_texts)
+            num_texts += job.num_texts
+        return num_tokens, first
+
+    def _checked(self, events: list[Event], num_before: int) -> int:
+        """The tokens of texts that have ended with these events. Raises Problem if they did not end well."""
+        check_end(events, self._asked.source, num_before)
+        return sum(end.usage.prompt_tokens for end in events if isinstance(end, End) and end.usage)
+
+    async def _results(self, first: list[Event]) -> AsyncIterator[Result]:
+        """What the jobs came to, one by one."""
+        yield Result.from_events(first)
+        for job_id in self._ids[1:]:
+            yield Result.from_events(await self._client.all_events(job_id))
 
     @abstractmethod
-    async def _answer(self, num_tokens: int) -> Response:
-        """The answer, of jobs that have all ended well."""
+    async def _answer(self, num_tokens: int, first: list[Event]) -> Response:
+        """The answer, of jobs that have all ended well. first: the events of the first one."""
 
 
 class EmbeddingAnswer(TextAnswer[EmbeddingBody]):
     """Vectors, job by job: those of a whole request may be many MiB."""
 
-    async def _answer(self, num_tokens: int) -> Response:
+    async def _answer(self, num_tokens: int, first: list[Event]) -> Response:
         headers = job_headers(self._ids[0])
-        return StreamingResponse(self._parts(num_tokens), headers=headers, media_type=JSON)
+        return StreamingResponse(self._parts(num_tokens, first), headers=headers, media_type=JSON)
 
-    async def _parts(self, num_tokens: int) -> AsyncGenerator[str]:
+    async def _parts(self, num_tokens: int, first: list[Event]) -> AsyncGenerator[str]:
         yield HEAD
-        first = 0
-        for job_id, job in zip(self._ids, self._asked.jobs, strict=True):
-            result = Result.from_events(await self._client.all_events(job_id))
-            pieces = vector_pieces(result, first, is_base64=self._asked.is_base64)
+        num_before = 0
+        async for result in self._results(first):
+            pieces = vector_pieces(result, num_before, is_base64=self._asked.is_base64)
             while part := await make_aside(partial(_next_part, pieces)):
                 yield part
-            first += job.num_texts
+            num_before += len(result.vectors or ())
         yield tail(self._model, num_tokens)
 
 
 class RankAnswer(TextAnswer[RankBody]):
     """The best documents, of all jobs together."""
 
-    async def _answer(self, num_tokens: int) -> Response:
-        results = [Result.from_events(await self._client.all_events(job_id)) for job_id in self._ids]
-        logits = [rank[0] for one in results for rank in one.floats]
+    async def _answer(self, num_tokens: int, first: list[Event]) -> Response:
+        logits = [rank[0] async for result in self._results(first) for rank in result.floats]
         told = RankList.of(logits, self._asked, self._model, num_tokens)
         text = await make_aside(partial(told.model_dump_json, exclude_none=True))
         return Response(text, headers=job_headers(self._ids[0]), media_type=JSON)
