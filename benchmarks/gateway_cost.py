@@ -29,6 +29,7 @@ from tests.cli.gateway_process import GatewayProcess
 MODEL, PROMPT = "tales", "Once upon a time"
 CHATS, CHAT = "/v1/chat/completions", {"messages": [{"role": "user", "content": PROMPT}]}
 RESPONSES, RESPONSE = "/v1/responses", {"input": PROMPT}
+VECTORS = "/v1/embeddings"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ CASES = (
     Case("chat, 64 as they come", CHATS, {**CHAT, "max_tokens": 64, "stream": True}),
     Case("response, 64 tokens", RESPONSES, {**RESPONSE, "max_output_tokens": 64}),
     Case("response, 64 as they come", RESPONSES, {**RESPONSE, "max_output_tokens": 64, "stream": True}),
+    Case("vector of a text", VECTORS, {"input": PROMPT}),
 )
 
 
