@@ -11,7 +11,7 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.answers import Cancellation, Emission, Purge, Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry, webhook_message_id
-from llama_herd.tasks.ledger.redis_call import run_call, run_calls
+from llama_herd.tasks.ledger.redis_call import run_call, run_calls, run_dialogue
 from llama_herd.tasks.ledger.webhook_configs import (
     SENDER,
     WebhookConfig,
@@ -21,6 +21,7 @@ from llama_herd.tasks.ledger.webhook_configs import (
 )
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
+from llama_herd.tasks.webhooks.setup import retry_all_webhooks
 from tests.tasks.herd import JOB, QUEUE, Herd, commands, end, started, sweep
 
 pytestmark = pytest.mark.redis
@@ -318,6 +319,14 @@ def test_an_entry_with_a_number_that_nobody_reckons_with_is_left_out(
     assert [entry.id for entry in run_call(told.redis, OUTBOX.due(10, 60_000))] == ["b"]
 
 
+def test_a_time_that_is_none_hides_no_other_webhook(told: Herd) -> None:
+    """Producers may write times, too."""
+    run_to_the_end(told, "a")
+    told.redis.zadd(KEYS[0], {"msg_forged": "inf"})
+    (own, forged) = run_call(told.redis, OUTBOX.message_ids("waiting", 10))
+    assert (own[0], forged) == (b"msg_a", (b"msg_forged", 0))
+
+
 def test_what_was_given_up_is_tried_anew(told: Herd) -> None:
     run_to_the_end(told, "a")
     (entry,) = run_call(told.redis, OUTBOX.due(10, 60_000))
@@ -330,6 +339,18 @@ def test_what_was_given_up_is_tried_anew(told: Herd) -> None:
     assert message == b"msg_a"
     assert run_call(told.redis, OUTBOX.retry(["msg_a", "msg_b"])) == 1
     assert run_call(told.redis, OUTBOX.due(10, 60_000)) == [entry]
+
+
+@pytest.mark.parametrize("forged", ["{", "3", "[" * 10_000])
+def test_what_cannot_be_read_keeps_no_other_from_being_tried_anew(told: Herd, forged: str) -> None:
+    run_to_the_end(told, "a")
+    (entry,) = run_call(told.redis, OUTBOX.due(10, 60_000))
+    run_call(told.redis, OUTBOX.give_up(entry))
+    told.redis.zadd(KEYS[2], {b"\xff": 1})  # before the other
+    told.redis.hset(KEYS[1], b"\xff", forged)
+    assert run_dialogue(told.redis, retry_all_webhooks("default")) == 1
+    assert run_call(told.redis, OUTBOX.count("dead")) == 0
+    assert told.redis.hkeys(KEYS[1]) == [b"msg_a"]
 
 
 def test_a_sweep_keeps_the_outbox_within_its_bound(told: Herd) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import RedisCall
-from llama_herd.tasks.ledger.replies import text
+from llama_herd.tasks.ledger.replies import score_number, text
 from llama_herd.tasks.ledger.script_call import call
 
 #: The keys of what waits and of what was given up.
@@ -109,8 +109,8 @@ class Outbox(Keys):
             entry=entry.to_json(),
         )
 
-    def retry(self, messages: Sequence[str]) -> RedisCall[int]:
-        """Let dead webhooks be due now; how many of them were dead."""
+    def retry(self, messages: Sequence[str | bytes]) -> RedisCall[int]:
+        """Let dead webhooks be due now; how many of them were dead. Unreadable ones are forgotten."""
         return call("outbox_retry", int, **self._all, messages=messages)
 
     def message_ids(
@@ -155,4 +155,4 @@ def _read_scores(reply: list[Any]) -> list[tuple[bytes, int]]:
     pairs = (
         reply if reply and isinstance(reply[0], list | tuple) else zip(reply[::2], reply[1::2], strict=True)
     )
-    return [(message, int(float(score))) for message, score in pairs]
+    return [(message, score_number(score)) for message, score in pairs]

@@ -119,4 +119,4 @@ async def retry_all_webhooks(tenant: str) -> int:
         dead = await outbox.message_ids("dead", _LOT)
         if not dead:
             return total
-        total += await outbox.retry([message.decode() for message, _ in dead])
+        total += await outbox.retry([message for message, _ in dead])

@@ -2,16 +2,20 @@
 -- needs: clock
 -- keys: outbox, outbox_entries, outbox_dead
 -- list messages: args message
--- Answers: how many of them were dead
+-- Answers: how many of them were dead, and can be read; the others are forgotten
 local num = 0
 for _, message in ipairs(messages) do
   local text = redis.call('HGET', key.outbox_entries, message)
   if redis.call('ZREM', key.outbox_dead, message) == 1 and text then
-    local entry = cjson.decode(text)
-    entry.tries, entry.error = 0, nil
-    redis.call('HSET', key.outbox_entries, message, cjson.encode(entry))
-    redis.call('ZADD', key.outbox, now_ms(), message)
-    num = num + 1
+    local is_read, entry = pcall(cjson.decode, text)
+    if is_read and type(entry) == 'table' then
+      entry.tries, entry.error = 0, nil
+      redis.call('HSET', key.outbox_entries, message, cjson.encode(entry))
+      redis.call('ZADD', key.outbox, now_ms(), message)
+      num = num + 1
+    else
+      redis.call('HDEL', key.outbox_entries, message)
+    end
   end
 end
 return num
