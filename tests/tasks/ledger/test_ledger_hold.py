@@ -6,7 +6,7 @@ import pytest
 
 from llama_herd.tasks.ledger.answers import Cancellation, Ended, Release, Renewal, Renewed, Yours
 from llama_herd.tasks.ledger.ledger import Notice, read_notice
-from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.ledger.redis_call import redis_time_ms, run_call
 from llama_herd.tasks.protocol.events import End
 from tests.tasks.herd import Herd, end, started, token
 
@@ -25,10 +25,12 @@ def release(herd: Herd, owner: str = "one", epoch: int = 1, **how: bool) -> Rele
     return run_call(herd.redis, herd.ledger.release("a", owner, epoch, **how))
 
 
-def test_a_renewed_lease_reaches_further(claimed: Herd) -> None:
+def test_a_renewed_lease_lasts_as_long_as_a_new_one(claimed: Herd) -> None:
     claimed.pass_lease("a")
+    before = run_call(claimed.redis, redis_time_ms())
     assert claimed.renew("a", "one") == Renewed(Renewal.OK)
-    assert int(claimed.field("a", "lease")) > 1
+    now_ms = int(claimed.field("a", "lease")) - claimed.ledger.lease_ms
+    assert before <= now_ms <= run_call(claimed.redis, redis_time_ms())
     assert claimed.redis.zscore("herd:default:leases", "a") == int(claimed.field("a", "lease"))
 
 
