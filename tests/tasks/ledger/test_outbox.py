@@ -11,7 +11,7 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.ledger.answers import Cancellation, Emission, Purge, Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.outbox import Outbox, WebhookEntry, webhook_message_id
-from llama_herd.tasks.ledger.redis_call import run_call, run_calls, run_dialogue
+from llama_herd.tasks.ledger.redis_call import redis_time_ms, run_call, run_calls, run_dialogue
 from llama_herd.tasks.ledger.webhook_configs import (
     SENDER,
     WebhookConfig,
@@ -288,9 +288,12 @@ def test_a_purge_forgets_that_of_a_job_without_a_record(told: Herd) -> None:
 
 def test_what_is_due_is_taken_once_and_comes_again_if_nobody_settles_it(told: Herd) -> None:
     run_to_the_end(told, "a")
+    before = run_call(told.redis, redis_time_ms())
     (entry,) = run_call(told.redis, OUTBOX.due(10, 60_000))
     assert entry == WebhookEntry("msg_a", "job.completed", "a", "done", entry.ended_ms, 0, "stop")
     assert run_call(told.redis, OUTBOX.due(10, 60_000)) == []
+    ((_, again_ms),) = run_call(told.redis, OUTBOX.message_ids("waiting", 10))
+    assert before <= again_ms - 60_000 <= run_call(told.redis, redis_time_ms())
     told.redis.zadd(KEYS[0], {"msg_a": 1})
     assert run_call(told.redis, OUTBOX.due(10, 60_000)) == [entry]
 
@@ -325,6 +328,7 @@ def test_a_time_that_is_none_hides_no_other_webhook(told: Herd) -> None:
     told.redis.zadd(KEYS[0], {"msg_forged": "inf"})
     (own, forged) = run_call(told.redis, OUTBOX.message_ids("waiting", 10))
     assert (own[0], forged) == (b"msg_a", (b"msg_forged", 0))
+    assert run_call(told.redis, OUTBOX.message_ids("waiting", 1)) == [own]
 
 
 def test_what_was_given_up_is_tried_anew(told: Herd) -> None:
