@@ -47,7 +47,7 @@ class BatchRequest:
     secret_sha256: str = ""
 
     def to_json(self) -> str:
-        return json.dumps({"v": 1, **asdict(self)}, sort_keys=True)
+        return json.dumps({"v": 1, **asdict(self)})
 
     @classmethod
     def parse(cls, raw: bytes) -> "BatchRequest":

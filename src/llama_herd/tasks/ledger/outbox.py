@@ -62,10 +62,7 @@ class WebhookEntry:
                 raise ValueError  # producers may write entries, and such a number breaks what reckons with it
             return cls(name, ended_ms=ended_ms, tries=tries, **words, **given)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-            raise RecordUnreadable(
-                f"the webhook {name} cannot be read: this version has not written it. "
-                f"Fix: purge the job {name.removeprefix('msg_')}"
-            ) from None
+            raise RecordUnreadable(f"the webhook {name} cannot be read") from None
 
 
 @dataclass(frozen=True, slots=True)
