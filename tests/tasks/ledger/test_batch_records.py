@@ -63,7 +63,8 @@ class Records:
 
     def quota(self) -> dict[str, int]:
         found = self.redis.hgetall("herd:acme:quota")
-        return {name.decode(): int(num) for name, num in found.items() if int(num)}
+        named = {name.decode(): num for name, num in found.items()}
+        return {name: int(num) for name, num in named.items() if not name.startswith("upload:")}
 
 
 @pytest.fixture
@@ -167,24 +168,50 @@ def test_rows_beyond_a_quota_do_not_start(records: Records) -> None:
     assert records(BATCHES.start(record, LEASE_MS, 7, "m", Quota(7, 7))) == "in_progress"
 
 
+def test_bytes_beyond_a_quota_are_not_reserved(records: Records) -> None:
+    most = Quota(8, 6)
+    assert records(FILES.reserve("file-1", "a", 5, most)) is None
+    assert records(FILES.reserve("file-1", "a", 2, most)) == QuotaExceeded("bytes", "key", 5, 6)
+    assert records(FILES.reserve("file-2", "b", 4, most)) == QuotaExceeded("bytes", "tenant", 5, 8)
+    assert records(FILES.reserve("file-2", "b", 3, most)) is None
+
+
 def test_quotas_are_the_sum_of_what_is_there(records: Records) -> None:
     draw = random.Random(1)
     there: dict[str, tuple[int, str]] = {}
-    for number in range(200):
-        if there and draw.random() < 0.4:
+    uploads: dict[str, tuple[int, str]] = {}
+    for number in range(300):
+        act = draw.random()
+        if there and act < 0.3:
             name = draw.choice([*there])
             assert records(FILES.drop(name)) == "dropped"
             del there[name]
+        elif act < 0.6:
+            name, num_bytes, owner = f"file-{number}", draw.randrange(1000), draw.choice(["", "a", "b"])
+            for part in (num_bytes, 10):
+                assert records(FILES.reserve(name, owner, part, NONE)) is None
+            uploads[name] = (num_bytes + 10, owner)
+        elif uploads and act < 0.8:
+            name = draw.choice([*uploads])
+            num_bytes, owner = uploads.pop(name)
+            if draw.random() < 0.5:
+                assert records(FILES.drop(name)) == "unknown"
+            else:
+                assert isinstance(records.add(name, num_bytes - 5, owner), StoredFile)
+                there[name] = (num_bytes - 5, owner)
         else:
             name, num_bytes, owner = f"file-{number}", draw.randrange(1000), draw.choice(["", "a", "b"])
             first, again = (records.add(name, num_bytes, owner) for _ in range(2))
             assert isinstance(first, StoredFile)
             assert first == again
             there[name] = (num_bytes, owner)
-    expected = {"files": len(there), "bytes": sum(num_bytes for num_bytes, _ in there.values())}
+    counted = [*there.values(), *uploads.values()]
+    expected = {"files": len(there), "bytes": sum(num_bytes for num_bytes, _ in counted)}
     for owner in ("a", "b"):
-        of_owner = [num_bytes for num_bytes, of in there.values() if of == owner]
-        expected |= {f"files:{owner}": len(of_owner), f"bytes:{owner}": sum(of_owner)}
+        expected |= {
+            f"files:{owner}": sum(of == owner for _, of in there.values()),
+            f"bytes:{owner}": sum(num_bytes for num_bytes, of in counted if of == owner),
+        }
     assert records.quota() == {name: num for name, num in expected.items() if num}
     page = records(FILES.page("", 1000, "asc"))
     assert {fields[b"id"].decode() for fields in page.records} == there.keys()
