@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from llama_herd.tasks.ledger import stored_files
 from llama_herd.tasks.ledger.batch_records import (
     BatchRecord,
     BatchRecords,
@@ -217,9 +218,22 @@ def test_quotas_are_the_sum_of_what_is_there(records: Records) -> None:
     assert {fields[b"id"].decode() for fields in page.records} == there.keys()
 
 
+def test_a_page_is_as_long_as_asked_for_within_a_bound(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_files, "MAX_PAGE", 3)
+    for number in range(4):
+        records.add(f"file-{number}")
+    for limit in (1, 2, 3, 9):
+        page = records(FILES.page("", limit, "asc"))
+        assert (len(page.records), page.has_more) == (min(limit, 3), True)
+
+
 def test_only_what_has_expired_is_dropped_for_that(records: Records) -> None:
     records.add("file-1", life_ms=60_000)
     records.add("file-2")
+    due = records.redis.zrange(FILES.files_due_key, 0, -1, withscores=True)
+    assert due == [(b"acme/file-1", records(FILES.get("file-1")).expires_ms)]
     assert records(FILES.drop("file-1", expired=True)) == "kept"
     assert records(FILES.drop("file-2", expired=True)) == "kept"
     assert records(FILES.drop("file-3", expired=True)) == "unknown"
@@ -236,6 +250,9 @@ def test_whoever_drops_a_file_has_a_while_to_delete_its_bytes(records: Records, 
     records.redis.hset(FILES.file_key("file-1"), "expires_ms", 1)
     assert records(FILES.drop("file-1", expired=expired)) == "dropped"
     assert records(due_items(FILES.files_due_key, 9)) == ()
+    assert records.redis.zrange(FILES.files_due_key, 0, -1) == [b"acme/file-1"], (
+        "if nobody deletes them by then"
+    )
     (left,) = records(FILES.page("file-1", 9, "asc")).records
     assert left[b"id"] == b"file-2"
 

@@ -19,7 +19,7 @@ from llama_herd.tasks.ledger.held_jobs import HeldJob, prepare
 from llama_herd.tasks.ledger.ledger import SOUND_MS, SOUND_TOKENS, Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.sweep import sweep_tenant
-from llama_herd.tasks.protocol.events import End
+from llama_herd.tasks.protocol.events import End, Failure
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from tests.tasks.herd import JOB, QUEUE, Herd, end, started, sweep, token
@@ -171,6 +171,9 @@ def pass_deadline(herd: Herd) -> None:
     herd.redis.hset(herd.ledger.job_key("a"), "deadline_ms", 1)
 
 
+POISONED = Failure(code="poisoned", message="3 workers died while preparing or running this job")
+
+
 def kill_three_times(herd: Herd) -> None:
     herd.redis.hset(herd.ledger.job_key("a"), "deaths", 3)
     herd.pass_lease("a")
@@ -201,7 +204,7 @@ def test_a_claim_that_ends_a_job_writes_the_final_event_first(
     last = only_end(herd, "a")
     assert (last.seq, last.epoch, last.n, last.finish_reason) == (3, 2, 2, finish_reason)
     assert (last.usage, last.text_sha256, last.worker, last.attempts) == (None, None, "w", 1)
-    assert (last.error.code if last.error else None) == ("poisoned" if answer is Ended.POISON else None)
+    assert last.error == (POISONED if answer is Ended.POISON else None)
     message = subscriber.get_message(timeout=20)
     assert message is not None
     assert message["data"] == herd.redis.xrevrange(herd.ledger.events_key("a"), count=1)[0][1][b"e"]

@@ -12,7 +12,8 @@ from redis.exceptions import ResponseError
 from llama_herd.tasks.connection.complaint import FULL, redis_complaint
 from llama_herd.tasks.ledger.answers import Submission, Submitted
 from llama_herd.tasks.ledger.ledger import Ledger
-from llama_herd.tasks.ledger.redis_call import run_call, run_calls
+from llama_herd.tasks.ledger.redis_call import redis_time_ms, run_call, run_calls
+from llama_herd.tasks.ledger.reports import WORKER_TTL_S
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope, queue_name
 from tests.tasks.herd import JOB, QUEUE
@@ -148,6 +149,17 @@ def test_a_lot_says_once_that_nobody_serves_a_queue(redis: Redis) -> None:
     redis.zadd("herd:default:served", {"herd.other": LATER_MS})
     answers = submitted(redis, Ledger(), [(name, JOB) for name in "abc"], at_once=True)
     assert [answer.served_instead for answer in answers] == [("herd.other",), (), ()]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(("lives", "instead"), [(0.5, ()), (2, ("herd.other",))])
+def test_a_queue_is_served_as_long_as_a_report_lives(
+    redis: Redis, lives: float, instead: tuple[str, ...], at_once: bool
+) -> None:
+    now_ms = run_call(redis, redis_time_ms())
+    redis.zadd("herd:default:served", {QUEUE: now_ms - 1000 * WORKER_TTL_S * lives, "herd.other": now_ms})
+    [answer] = submitted(redis, Ledger(), [("a", JOB)], at_once=at_once)
+    assert answer.served_instead == instead
 
 
 def test_a_full_redis_takes_nothing_of_a_lot_and_says_so_of_each_job(redis: Redis) -> None:
