@@ -15,7 +15,7 @@ from llama_herd.tasks.ledger.batch_records import (
     ClaimedBatch,
 )
 from llama_herd.tasks.ledger.outbox import Outbox
-from llama_herd.tasks.ledger.redis_call import RedisCall, run_call
+from llama_herd.tasks.ledger.redis_call import RedisCall, redis_time_ms, run_call
 from llama_herd.tasks.ledger.stored_files import (
     NewFile,
     Quota,
@@ -216,6 +216,22 @@ def test_quotas_are_the_sum_of_what_is_there(records: Records) -> None:
     assert records.quota() == {name: num for name, num in expected.items() if num}
     page = records(FILES.page("", 1000, "asc"))
     assert {fields[b"id"].decode() for fields in page.records} == there.keys()
+
+
+@pytest.mark.parametrize(
+    ("call", "key", "member", "delay_ms"),
+    [
+        (FILES.begin_upload("file-1"), FILES.files_due_key, "acme/file-1", stored_files.UPLOAD_MS),
+        (FILES.put_off("file-1"), FILES.files_due_key, "acme/file-1", stored_files.AGAIN_MS),
+        (stored_files.storage_seen("disk", 700), stored_files.STORAGES, "disk", 700),
+    ],
+)
+def test_what_is_put_off_is_due_after_that(
+    records: Records, call: RedisCall[None], key: str, member: str, delay_ms: int
+) -> None:
+    before = records(redis_time_ms())
+    records(call)
+    assert before <= records.redis.zscore(key, member) - delay_ms <= records(redis_time_ms())
 
 
 def test_a_page_is_as_long_as_asked_for_within_a_bound(

@@ -316,6 +316,7 @@ def test_a_result_lives_as_long_as_the_job_asks_for(herd: Herd) -> None:
         ("c", fail, None, 2000),
         ("d", fail, 60, 2000),
         ("e", fail, 5000, 5000),
+        ("f", end_by_sweep, 60, 2000),  # by its deadline
     ):
         herd.submit(job_id, JOB.model_copy(update={"keep_s": keep_s}))
         ends(herd, job_id)
