@@ -56,6 +56,13 @@ def test_a_job_that_was_given_up_is_listed_as_long_as_its_own_worker_keeps_it(
     assert herd.redis.ttl("herd:default:quarantine") > 604_700
 
 
+def test_a_purge_takes_it_off_the_list(client: Client, herd: Herd) -> None:
+    for job_id in ("a", "b"):
+        poison(herd, job_id)
+    client.purge("a")
+    assert [run_call(herd.redis, DeadLetters().is_quarantined(one)) for one in ("a", "b")] == [False, True]
+
+
 def test_its_history_is_all_there(client: Client, herd: Herd) -> None:
     poison(herd, "a")
     record, events, body = client.history("a")

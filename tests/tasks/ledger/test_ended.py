@@ -81,9 +81,18 @@ def test_pages_follow_each_other_whatever_is_left_out(client: Client, herd: Herd
             client.jobs(state="ended", after=job_id)
 
 
+def purge(herd: Herd, job_id: str) -> None:
+    run_call(herd.redis, herd.ledger.purge(job_id))
+
+
+def expire(herd: Herd, job_id: str) -> None:
+    herd.redis.delete(herd.ledger.job_key(job_id), herd.ledger.events_key(job_id))
+
+
+@pytest.mark.parametrize("goes", [purge, expire])
 @pytest.mark.parametrize("ends", [cancel, fail])
-def test_pages_go_on_behind_a_job_that_was_purged(
-    client: Client, herd: Herd, ends: Callable[[Herd, str], None]
+def test_pages_go_on_behind_a_job_that_is_gone(
+    client: Client, herd: Herd, ends: Callable[[Herd, str], None], goes: Callable[[Herd, str], None]
 ) -> None:
     """As whoever purges all that he lists does; some end in one millisecond."""
     whole = {f"job-{number:02}" for number in range(30)}
@@ -99,7 +108,7 @@ def test_pages_go_on_behind_a_job_that_was_purged(
         pages += page
         after = page[-1]
         for job_id in (*page, page[-1]):  # and a purge may be repeated
-            run_call(herd.redis, herd.ledger.purge(job_id))
+            goes(herd, job_id)
     assert pages == sorted(whole, reverse=True)
     assert ids(client) == []
 
