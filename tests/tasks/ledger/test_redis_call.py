@@ -1,7 +1,7 @@
 """Calls over a real connection: forgotten scripts, errors of one among many, the asyncio twins."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha1
 from threading import get_ident
 from typing import Any
@@ -10,8 +10,9 @@ import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.client import Pipeline
-from redis.exceptions import ConnectionError, ResponseError, TryAgainError
+from redis.exceptions import ConnectionError, ReadOnlyError, ResponseError, TryAgainError
 
+from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.connection.connect import connect
 from llama_herd.tasks.connection.temporary_errors import is_temporary
 from llama_herd.tasks.ledger.answers import Cancellation, Submission, Submitted, Unknown, Yours
@@ -250,3 +251,33 @@ def test_a_script_that_asks_for_more_and_more_keys_is_left(
         run_call(redis, LEDGER.claim("a", "one"))
     assert is_temporary(raised.value)
     assert len(sizes) <= MAX_ROUNDS + 1
+
+
+@pytest.fixture
+def replica(redis: Any) -> Iterator[Any]:
+    """A Redis that is a replica by now, of one that is not there."""
+    redis.ping()
+    redis.replicaof("127.0.0.1", "1")
+    yield redis
+    redis.replicaof("NO", "ONE")
+
+
+def test_a_redis_that_has_become_a_replica_is_left(replica: Any) -> None:
+    """Its address may lead to the new primary by now, and the connection still does not."""
+    before = replica.client_id()
+    assert replica.client_id() == before
+    with pytest.raises(ReadOnlyError):
+        run_call(replica, LEDGER.unmark("a"))
+    assert replica.client_id() != before
+
+
+def test_asyncio_leaves_it_too(replica: Any, redis_server: EmbeddedRedis) -> None:
+    async def ids() -> tuple[int, int]:
+        async with AsyncRedis.from_url(redis_server.url) as connection:
+            before = await connection.client_id()
+            with pytest.raises(ReadOnlyError):
+                await run_dialogue_async(connection, LEDGER.unmark("a"))
+            return before, await connection.client_id()
+
+    before, after = asyncio.run(ids())
+    assert before != after
