@@ -38,7 +38,8 @@ class ErrorCode(StrEnum):
     )
     OTHER_VOCABULARY = (
         "other_vocabulary",
-        "the tokens so far stand for another text in this worker's model, so it cannot continue",
+        "the tokens so far stand for another text in this worker's model, or the vectors so far are of "
+        "another width, so it cannot continue",
         _FINAL,
     )
     PREPARATION_ERROR = "preparation_error", "the worker failed while it prepared the job", _FINAL

@@ -137,6 +137,10 @@ class Started(_Event):
     texts: int | None = Field(
         default=None, description="How many texts become vectors; null: the job is a generation."
     )
+    dimensions: int | None = Field(
+        default=None,
+        description="With `texts`: numbers of a whole vector of the worker's model; null: not told.",
+    )
     prompt_tokens: int | None = Field(
         default=None,
         description="Tokens of the prompt, or of all texts; null if they were not counted.",
@@ -164,7 +168,8 @@ class Started(_Event):
     def to_json(self) -> str:
         """The event as one line of JSON, without a prompt unless it was asked for."""
         exclude = PROMPT_FIELDS if self.prompt_ids is None else set[str]()
-        return self.model_dump_json(exclude=exclude | ({"texts"} if self.texts is None else set()))
+        absent = {name for name in ("texts", "dimensions") if getattr(self, name) is None}
+        return self.model_dump_json(exclude=exclude | absent)
 
 
 #: Fields of Started that tell of the prompt.

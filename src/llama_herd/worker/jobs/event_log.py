@@ -45,12 +45,16 @@ UNWATCHED_S = 0.5
 
 
 class EventAuthor(NamedTuple):
-    """The writer of events: a worker, with its model, the bytes of the model's ids, and the tenant."""
+    """The writer of events: a worker, with its model, the bytes of the model's ids, and the tenant.
+
+    num_dimensions: of a whole vector of the model; 0: it makes none.
+    """
 
     worker: str
     model: str
     tenant: str = "default"
     pieces: Sequence[bytes] = ()
+    num_dimensions: int = 0
 
     def line(self, job_id: str, attempt: int | None, trace_id: str | None) -> dict[str, object]:
         """Return the fields that each line of this worker's log has about a job."""
@@ -231,6 +235,7 @@ class EventLog:
             seed=seed,
             n=self.num_choices,
             texts=self.num_texts,
+            dimensions=self.num_texts and (self.author.num_dimensions or None),
             prompt_tokens=num_prompt_tokens,
             cached_tokens=num_cached,
         )

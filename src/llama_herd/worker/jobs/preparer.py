@@ -241,14 +241,24 @@ class Preparer:
         self._submit(attempt, sequences)
 
     def _resume(self, sequence: Sequence, recorded: RecordedOutputs) -> None:
-        """Bring an output to where its stream ends. Raises GenerationError if ids are not its text here."""
+        """Bring an output to where its stream ends. Raises GenerationError if another model has begun it."""
         if sequence.vector is not None:
+            self._check_dimensions(recorded.dimensions)
             sequence.finish_reason = "stop" if sequence.choice in recorded.vectors else None
             return
         ids, text = recorded.ids.get(sequence.choice, []), recorded.texts.get(sequence.choice, "")
         end, vocab_size = recorded.ends.get(sequence.choice), self.maker.tokenizer.vocab_size
         if max(ids, default=0) >= vocab_size or sequence.replay(ids, end) != text:
             message = "the tokens so far stand for another text in this worker's model"
+            raise GenerationError(ErrorCode.OTHER_VOCABULARY, message)
+
+    def _check_dimensions(self, recorded: frozenset[int]) -> None:
+        """Raise GenerationError if recorded vectors are of another width than this model's."""
+        own = self.maker.texts.num_dimensions
+        if others := sorted(recorded - {own}):
+            message = (
+                f"the vectors so far have {others[0]} dimensions, those of this worker's model have {own}"
+            )
             raise GenerationError(ErrorCode.OTHER_VOCABULARY, message)
 
     def _submit(self, attempt: Attempt, sequences: Rows[Sequence]) -> None:

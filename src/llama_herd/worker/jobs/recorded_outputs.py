@@ -4,14 +4,15 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Self
 
-from llama_herd.tasks.protocol.events import Event, FinishReason, StopReason, Token, Vectors
+from llama_herd.tasks.protocol.events import Event, FinishReason, Started, StopReason, Token, Vectors
 from llama_herd.worker.jobs.output_reader import OutputCount
 
 
 class RecordedOutputs(NamedTuple):
     """The events of earlier attempts: ids and texts by output, and a hash of all text in their order.
 
-    vectors: numbers of the texts whose vectors they have. ends: why outputs have ended, if there are several.
+    vectors: numbers of the texts whose vectors they have. dimensions: of the models that made these, where
+    they say so. ends: why outputs have ended, if there are several.
     """
 
     ids: dict[int, list[int]]
@@ -20,17 +21,21 @@ class RecordedOutputs(NamedTuple):
     said: Mapping[int, OutputCount] = {}
     vectors: frozenset[int] = frozenset()
     ends: Mapping[int, tuple[FinishReason, StopReason]] = {}
+    dimensions: frozenset[int] = frozenset()
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
         """Gather what the events say of each output."""
         ids, texts = dict[int, list[int]](), dict[int, list[str]]()
-        said, vectors = dict[int, OutputCount](), set[int]()
+        said, vectors, dimensions, told = dict[int, OutputCount](), set[int](), set[int](), None
         ends = dict[int, tuple[FinishReason, StopReason]]()
         text_hash = hashlib.sha256()
         for event in events:
+            if isinstance(event, Started):
+                told = event.dimensions
             if isinstance(event, Vectors):
                 vectors.update(event.texts)
+                dimensions.update([told] if told else ())
             if isinstance(event, Token):
                 choice = event.choice or 0
                 ids.setdefault(choice, []).extend(event.ids)
@@ -40,7 +45,7 @@ class RecordedOutputs(NamedTuple):
                 if event.finish_reason is not None:
                     ends[choice] = event.finish_reason, event.stop_reason
         joined = {choice: "".join(parts) for choice, parts in texts.items()}
-        return cls(ids, joined, text_hash, said, frozenset(vectors), ends)
+        return cls(ids, joined, text_hash, said, frozenset(vectors), ends, frozenset(dimensions))
 
     @property
     def num(self) -> int:

@@ -204,7 +204,9 @@ class Tenancy:
             owner,
             ClaimedJobs(drop),
             StreamReader(redis, ledger, *lengths),
-            EventAuthor(worker, own.served_model, own.tenant, maker.tokenizer.pieces),
+            EventAuthor(
+                worker, own.served_model, own.tenant, maker.tokenizer.pieces, maker.texts.num_dimensions
+            ),
             celery_config.app_of(own),
         )
 
