@@ -14,12 +14,13 @@ import pytest
 import torch
 from redis import Redis
 
-from llama_herd.cli.doctor.redis_checks import to_set
+from llama_herd.cli.doctor.redis_checks import BY_OWN_CLOCK, to_set
 from llama_herd.extras import install_command
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.model.kernels.build import best_library
 from llama_herd.tasks.security.acl import Acl, Role
 from llama_herd.worker.loading import memory_plan
+from tests.chaos.skewed_redis import SkewedRedis, has_compiler
 from tests.cli.herd_command import COMMAND, environment, invoke
 from tests.guarded_redis import GuardedRedis, write_users
 from tests.terminal import Terminal
@@ -139,6 +140,23 @@ def test_a_full_redis_is_named_with_the_fix(redis: Redis, redis_url: str) -> Non
     told = "none, maxmemory 1,048,576 bytes, all in use: no job is accepted"
     assert (state, detail) == ("fail", told)
     assert fix.endswith("raise its maxmemory")
+
+
+@pytest.fixture(scope="module")
+def skewed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SkewedRedis]:
+    if not has_compiler():
+        pytest.skip("no C compiler, so the clock of Redis cannot be moved")
+    with SkewedRedis(tmp_path_factory.mktemp("skewed")) as server:
+        yield server
+
+
+@pytest.mark.parametrize(("ahead_s", "said"), [(3600, "3,600 s behind"), (-60, "60 s ahead of"), (5, None)])
+def test_a_clock_that_is_far_from_that_of_redis_is_named(
+    skewed: SkewedRedis, ahead_s: int, said: str | None
+) -> None:
+    skewed.move_clock(ahead_s)
+    found = findings(skewed.url, exit_code=0).get("clock")
+    assert found == (said and ("warn", f"{said} that of Redis: {BY_OWN_CLOCK}", "set both clocks by NTP"))
 
 
 @pytest.fixture(scope="module")

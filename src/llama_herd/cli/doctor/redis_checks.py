@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from time import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,6 +24,7 @@ from llama_herd.tasks.connection.complaint import CLUSTER, READ_ONLY, SENTINEL
 from llama_herd.tasks.connection.connect import connect, redis_errors
 from llama_herd.tasks.connection.redis_url import masked
 from llama_herd.tasks.ledger.keys import Keys
+from llama_herd.tasks.ledger.redis_call import redis_time_ms, run_call
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.protocol.priority import lists_of
 from llama_herd.worker.settings import WorkerSettings
@@ -42,6 +44,10 @@ _ANSWERS = (ResponseError, AuthenticationError, BusyLoadingError)
 #: What is said of what this user may not see, and the fix.
 _UNSEEN = ("not seen: this user of Redis may not run INFO", "run it as a worker or an operator of herd acl")
 
+#: A clock that is off by less does no harm. What is judged by a machine's own clock all the same.
+MAX_SKEW_S = 10.0
+BY_OWN_CLOCK = "what Celery lets expire, times in not_before and the ends of API keys are off by as much"
+
 #: Most keys that are looked through, in steps of so many, and most lists that are named.
 MAX_KEYS, STEP, MAX_NAMED = 200_000, 1000, 5
 
@@ -59,7 +65,7 @@ def check_redis(url: str) -> list[Finding]:
     """Findings about the Redis at `url`; if none answers, whether one could be started there."""
     try:
         with connect(url, tries=0) as redis, redis_errors(url):
-            greeting, info = _greeting(redis), _info(redis)
+            greeting, info, of_clock = _greeting(redis), _info(redis), _check_clock(redis)
     except HerdError as error:
         has_answered = isinstance(error.__cause__, _ANSWERS)
         return [Finding.told(error, "redis"), *([] if has_answered else _check_port(url))]
@@ -67,8 +73,9 @@ def check_redis(url: str) -> list[Finding]:
         return [Finding.told(RedisUnavailable(f"Redis at {masked(url)} {unfit}"), "redis")]
     version = _check_version(url, greeting, info)
     if info is None:
-        return [version, *(Finding(subject, "warn", *_UNSEEN) for subject in ("eviction", "persistence"))]
-    return [version, _check_eviction(url, info), _check_persistence(url, info)]
+        unseen = (Finding(subject, "warn", *_UNSEEN) for subject in ("eviction", "persistence"))
+        return [version, *of_clock, *unseen]
+    return [version, *of_clock, _check_eviction(url, info), _check_persistence(url, info)]
 
 
 def check_results(settings: WorkerSettings) -> Iterator[Finding]:
@@ -101,6 +108,18 @@ def _info(redis: Redis) -> Mapping[str, Any] | None:
         return redis.info()
     except NoPermissionError:
         return None
+
+
+def _check_clock(redis: Redis) -> list[Finding]:
+    """A warning if this machine's clock is far from that of Redis; none where Redis may not be asked."""
+    try:
+        ahead_s = time() - run_call(redis, redis_time_ms()) / 1000
+    except NoPermissionError:
+        return []
+    if abs(ahead_s) < MAX_SKEW_S:
+        return []
+    detail = f"{abs(ahead_s):,.0f} s {'ahead of' if ahead_s > 0 else 'behind'} that of Redis"
+    return [Finding("clock", "warn", f"{detail}: {BY_OWN_CLOCK}", "set both clocks by NTP")]
 
 
 def _check_version(url: str, greeting: Mapping[str, Any], info: Mapping[str, Any] | None) -> Finding:
