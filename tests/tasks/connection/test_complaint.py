@@ -13,6 +13,7 @@ import redis
 from redis import Redis, exceptions
 from redis.exceptions import RedisError
 
+from llama_herd import Client
 from llama_herd.errors import NotPermitted, RedisUnavailable, SettingsError
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.tasks.connection.complaint import SIGNS, error_sign, redis_complaint, wrong_type_of
@@ -232,3 +233,24 @@ def test_a_file_that_is_no_certificate_is_refused_before_anybody_connects(
         complete_url("rediss://h:6379/0", **files)
     with pytest.raises(SettingsError, match=r"names a file that does not exist.* Fix: "):
         complete_url("rediss://h:6379/0", **{**files, name: "/nowhere/ca.pem"})
+
+
+class RenamingRedis(EmbeddedRedis):
+    """Has renamed one command, as shops do that want nobody to use it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def _command(self) -> list[str]:
+        return [*super()._command(), "--rename-command", self._name, ""]
+
+
+@pytest.mark.parametrize("name", ["SCRIPT", "EVALSHA"])
+def test_a_command_that_is_renamed_is_named(name: str) -> None:
+    with (
+        RenamingRedis(name) as server,
+        Client(server.url, model="m") as client,
+        pytest.raises(RedisUnavailable, match=rf"take rename-command {name} out of its configuration$"),
+    ):
+        client.submit(prompt="x")

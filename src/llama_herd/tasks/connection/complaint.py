@@ -79,6 +79,7 @@ MAX_ERROR_CHARS = 160
 _PLACE_IN_SCRIPT = re.compile(r"Error running script \(call to \w+\): |@?user_script: ?\d+: |script: \w+, .*")
 #: Redis's words where the user of a script lacks a right; they depend on its version.
 _DENIED = "The user executing the script can't|ACL failure in script|NOPERM "
+_UNKNOWN_COMMAND = r"^unknown command ['`](\w+)"
 #: How `queue.lua` names a queue and its key that holds no list, and what that holds, unless it may not ask.
 _NO_LIST = re.compile(r"WRONGTYPE ((\S+?)(?:\x06\x16\w+)?) holds (\S*);")
 #: How `wrong_type_of` names the keys of a call; and most of them: those of the whole tenant come first.
@@ -148,6 +149,17 @@ def _wrong_type_complaint(error: RedisError) -> str:
         f"has a key that is not what we keep there (WRONGTYPE), one of: {keys}. Fix: look at each by TYPE, "
         "and delete or rename the one that somebody else has written"
     )
+
+
+def is_unknown_command(error: object) -> bool:
+    """Whether a reply says that there is no such command."""
+    return isinstance(error, ResponseError) and re.search(_UNKNOWN_COMMAND, str(error)) is not None
+
+
+def _unknown_command_complaint(error: RedisError) -> str:
+    """Say which command the server lacks, with both fixes."""
+    name = re.findall(_UNKNOWN_COMMAND, str(error))[0]
+    return f"{SENTINEL}; if it is a Redis, take rename-command {name} out of its configuration"
 
 
 def _timeout_complaint(error: RedisError) -> str:
@@ -223,7 +235,7 @@ SIGNS = (
     ErrorSign(ResponseError, READ_ONLY, "READONLY "),
     ErrorSign((ClusterCrossSlotError, MovedError, ClusterDownError), CLUSTER),
     ErrorSign(ResponseError, CLUSTER, "non local key"),
-    ErrorSign(ResponseError, SENTINEL, "^unknown command"),
+    ErrorSign(ResponseError, _unknown_command_complaint, _UNKNOWN_COMMAND),
     ErrorSign(BusyLoadingError, LOADING),
     ErrorSign(_UNCONNECTED, MAX_CLIENTS, "max number of clients"),
     ErrorSign(_UNCONNECTED, CLOSED_SENTINELS, "(?s)No master found.*uthenticat"),

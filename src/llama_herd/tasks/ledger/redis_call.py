@@ -19,7 +19,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError, TryAgainE
 
 from llama_herd.errors import RecordUnreadable
 from llama_herd.tasks.connection.cancels import no_cancel_lost, take_cancel
-from llama_herd.tasks.connection.complaint import names_key, wrong_type_of
+from llama_herd.tasks.connection.complaint import is_unknown_command, names_key, wrong_type_of
 from llama_herd.tasks.connection.temporary_errors import is_read_only, is_wrong_type
 from llama_herd.tasks.ledger.script import Script
 
@@ -216,7 +216,9 @@ def _commands_of_calls(calls: Sequence[RedisCall[T]]) -> Commands[list[T | Respo
         asking = [place for place in unanswered if calls[place].asks_for_keys(replies[place])]
         if forgotten:
             scripts = {call.what for call in calls if isinstance(call.what, Script)}
-            yield [("SCRIPT LOAD", script.source) for script in scripts]
+            loaded = yield [("SCRIPT LOAD", script.source) for script in scripts]
+            if unknown := next(filter(is_unknown_command, loaded), None):
+                raise unknown  # it says more than that scripts are missing
         for place in asking:
             calls[place] = calls[place].declaring(replies[place][1:])
         unanswered = sorted(forgotten + asking)
