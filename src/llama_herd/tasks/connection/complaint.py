@@ -66,7 +66,10 @@ CLOSED_SENTINELS = (
     "HERD_SENTINEL_PASSWORD, and their user, if there is one, as sentinel_username= into HERD_REDIS_URL"
 )
 NO_SCRIPT = "lacks our scripts, and this user may not load them. Fix: start a worker, which loads them"
-FULL = "is full and accepts no jobs. Fix: wait until jobs are done, or raise its maxmemory"
+FULL = (
+    "is full and accepts no jobs. Fix: wait until ended jobs expire, or herd purge --all-ended; where jobs "
+    "that wait have filled it, no worker can go on either: raise its maxmemory"
+)
 NO_DISK = "cannot write to its disk and accepts no jobs. Fix: free disk space there"
 LOADING = "still reads its data from disk. Fix: wait until it has"
 START_IT = "start it (herd redis does, on this machine), or set HERD_REDIS_URL to its address"
