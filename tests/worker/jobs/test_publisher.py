@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from threading import Thread
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from redis import Redis
@@ -234,11 +234,28 @@ def test_a_job_that_cannot_run_ends_with_its_error(desk: Desk) -> None:
 
 def test_a_stopping_publisher_sends_what_waits(desk: Desk) -> None:
     attempt = desk.open("job", flush_ms=60_000)
-    desk.publisher.start()
     desk.say(attempt, 1)
-    desk.say(attempt, 2)
+    desk.send()
+    desk.publisher.start()
+    desk.say(attempt, 2)  # is gathered
     desk.publisher.stop()
     assert [i for event in desk.events("job") if isinstance(event, Token) for i in event.ids] == [1, 2]
+
+
+def test_a_stopping_publisher_gives_up_on_a_full_redis(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers each call, so no connection says that it is time."""
+    monkeypatch.setattr("llama_herd.worker.jobs.publisher.STOPPING_S", 0.0)
+    attempt, redis = desk.open("job"), cast(Any, desk.redis)
+    redis.config_set("maxmemory", 1)
+    try:
+        desk.publisher.start()
+        desk.say(attempt, 1)
+        wait_until(lambda: desk.publisher._calls.num_repeats, "it is refused")
+        Thread(target=desk.publisher.stop, daemon=True).start()
+        wait_until(lambda: not desk.publisher.is_alive(), "it has given up")
+    finally:
+        redis.config_set("maxmemory", 0)
+    assert (desk.ended, desk.lost, desk.in_hand) == ([], [], [attempt]), "it is released after this"
 
 
 def test_calls_are_repeated_byte_for_byte(desk: Desk) -> None:
