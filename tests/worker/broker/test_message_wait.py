@@ -1,6 +1,7 @@
 """A worker that waits takes no message by that, is told when some come, and leaves them to idler ones."""
 
 from queue import Empty
+from socket import MSG_PEEK
 from time import monotonic
 from uuid import uuid4
 
@@ -44,6 +45,21 @@ def test_a_waiting_worker_is_told_at_once_of_a_message_in_any_list(
         reader.wait()
         push(redis, lane, lane=lane)
         assert reader.read() == [lane]
+
+
+def test_what_comes_between_a_look_and_its_answer_is_told_at_once(
+    redis: Redis, connection: Connection
+) -> None:
+    """Both are read together, and then no poll tells of the second."""
+    reader = Reader(connection)
+    reader.channel.longest_wait_s = 60
+    connection.transport.cycle.on_poll_start()
+    sock = reader.channel.client.connection._sock
+    wait_until(lambda: b":0" in sock.recv(1024, MSG_PEEK), "the look is answered")
+    push(redis, "a")
+    wait_until(lambda: b"invalidate" in sock.recv(1024, MSG_PEEK), "it is told of the message")
+    connection.drain_events(timeout=5)
+    assert len(reader.messages) == 1
 
 
 def test_who_is_not_alone_leaves_messages_to_others_by_how_full_it_is(
