@@ -146,6 +146,21 @@ def test_a_job_that_is_claimed_again_is_lost_to_its_earlier_attempt_only(desk: D
     assert desk.result("job").ids == (2,)
 
 
+def test_what_an_engine_still_brings_for_an_earlier_attempt_goes_nowhere(desk: Desk) -> None:
+    """The engine may have drawn it before it was told to drop those sequences."""
+    earlier = desk.open("job")
+    desk.redis.hset(desk.ledger.job_key("job"), "lease", 1)
+    claimed = run_call(desk.redis, desk.ledger.claim("job", OWNER))
+    assert isinstance(claimed, Yours)
+    again = new_attempt("job", claimed)
+    desk.claims.begin(again)
+    desk.say(again, 1)
+    desk.say(earlier, 2, end="stop")
+    desk.say(again, 3, end="stop")
+    desk.send()
+    assert desk.result("job").ids == (1, 3)
+
+
 def test_events_that_redis_forgot_are_sent_again_with_the_same_borders(desk: Desk) -> None:
     attempt = desk.open("job")
     for words in ((1,), (2, 3), (1, 1)):
@@ -312,6 +327,23 @@ def test_a_job_with_several_outputs_ends_with_the_last_of_them(desk: Desk) -> No
         (2, (3,), "stop"),
     ]
     assert result.ids == (1,)
+
+
+@pytest.mark.parametrize("num", [2, 3])
+def test_each_of_several_outputs_says_that_it_has_ended_though_its_tokens_have_gone(
+    desk: Desk, num: int
+) -> None:
+    """Else whoever takes the job over would draw more of it."""
+    attempt = desk.open("job", sampling={"n": num})
+    desk.start(attempt)
+    for choice in range(num):
+        desk.say(attempt, 1, choice=choice)
+    desk.send()
+    for choice in range(num):
+        desk.say(attempt, choice=choice, end="stop")
+        desk.send()
+    tokens = [event for event in desk.events("job") if isinstance(event, Token)]
+    assert [one.choice for one in tokens if one.finish_reason] == [*range(num)]
 
 
 def test_what_stops_one_of_several_outputs_ends_the_job_and_nothing_follows(desk: Desk) -> None:

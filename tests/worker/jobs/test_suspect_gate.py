@@ -1,6 +1,7 @@
 """Who is let in to be prepared and computed, and when."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from time import monotonic
 
 import pytest
@@ -15,15 +16,16 @@ from llama_herd.worker.jobs.suspect_gate import CLOSED_S, PATIENCE_S, SHARED_ALO
 CLAIM = Yours(epoch=1, n=0, seq=0, deaths=0, attempts=0, due_ms=0, body="", now_ms=0)
 
 
-def job(*, is_last: bool = False, waited_s: float = 0.0) -> Attempt:
-    stream = EventLog("job", CLAIM, RecordedOutputs.from_events([]), EventAuthor("w", "m"))
+def job(*, is_last: bool = False, waited_s: float = 0.0, num_recorded: int = 0) -> Attempt:
+    claim = replace(CLAIM, n=num_recorded)
+    stream = EventLog("job", claim, RecordedOutputs.from_events([]), EventAuthor("w", "m"))
     return Attempt(stream, [], is_last=is_last, claimed_s=monotonic() - waited_s)
 
 
 def bring(attempt: Attempt, num_tokens: int, after_s: float = 0.0) -> None:
     """Let an attempt have started some time ago, and have recorded tokens."""
     attempt.started_s = attempt.first_token_s = monotonic() - after_s
-    attempt.stream.num_ids = num_tokens
+    attempt.stream.num_ids += num_tokens
 
 
 def test_ordinary_jobs_come_in_at_once() -> None:
@@ -37,10 +39,12 @@ def test_ordinary_jobs_come_in_at_once() -> None:
     ("num_tokens", "after_s", "is_sound"),
     [(1, 0.0, False), (SOUND_TOKENS - 1, 0.0, False), (SOUND_TOKENS, 0.0, True), (1, SOUND_MS / 1000, True)],
 )
+@pytest.mark.parametrize("num_recorded", [0, SOUND_TOKENS])
 def test_a_suspect_is_alone_until_its_attempt_is_sound(
-    num_tokens: int, after_s: float, is_sound: bool
+    num_tokens: int, after_s: float, is_sound: bool, num_recorded: int
 ) -> None:
-    gate, suspect = SuspectGate(), job(is_last=True)
+    """However far those before it have come: of them workers may have died."""
+    gate, suspect = SuspectGate(), job(is_last=True, num_recorded=num_recorded)
     assert gate.enter(suspect)
     assert not gate.enter(job())
     bring(suspect, num_tokens, after_s)

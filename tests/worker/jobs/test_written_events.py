@@ -1,13 +1,15 @@
 """Token events are written without a model that validates them, as the model itself would write them."""
 
 from base64 import b64decode, b64encode
+from dataclasses import replace
 from itertools import accumulate
 from typing import get_args
 
+import pytest
 from hypothesis import given, strategies as st
 
 from llama_herd.model.parsers.output_parser import OutputParser
-from llama_herd.tasks.protocol.events import End, FinishReason, Timings, Vectors, parse_event
+from llama_herd.tasks.protocol.events import End, FinishReason, Started, Timings, Vectors, parse_event
 from llama_herd.worker.engine.interface import (
     Finished,
     NewTokens,
@@ -64,6 +66,17 @@ def test_what_is_written_is_what_the_model_writes(
         event = parse_event(entry.event)
         assert event.to_json() == entry.event
         assert (event.seq, event.epoch, event.type) == (entry.seq, entry.epoch, entry.kind)
+
+
+def test_a_start_is_dated_by_the_clock_of_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 50.0
+    monkeypatch.setattr("llama_herd.worker.jobs.event_log.monotonic", lambda: now_s)
+    claim = replace(CLAIM, now_ms=7_000)
+    stream = EventLog("job", claim, RecordedOutputs.from_events([]), EventAuthor("w", "m"))
+    now_s += 2.5
+    start = parse_event(stream.start(1, 7).event)
+    assert isinstance(start, Started)
+    assert start.at_ms == 9_500
 
 
 @given(st.lists(st.integers(1, 40_000), min_size=1, max_size=60))
