@@ -16,7 +16,7 @@ from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.tasks.protocol.priority import LANES, LOW, NORMAL, TURN, URGENT
 from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.queue_channel import QueueChannel
-from llama_herd.worker.broker.queue_order import QueuePlaces
+from llama_herd.worker.broker.queue_order import QueueOrder, QueuePlaces
 from llama_herd.worker.broker.queue_transport import QueueTransport
 
 pytestmark = pytest.mark.redis
@@ -79,6 +79,17 @@ class Taker:
 
 def queue_of(request: Request) -> str:
     return str(request.delivery_info["routing_key"])
+
+
+def test_a_lot_asks_the_lists_as_its_messages_would_one_after_the_other() -> None:
+    order, one_by_one = QueueOrder(), []
+    for _ in range(3):
+        order.note("herd.m")
+    lot = order.of_next("herd.m", 10 * TURN)
+    for _ in lot:
+        one_by_one += order.of_next("herd.m", 1)
+        order.note("herd.m")
+    assert lot == one_by_one
 
 
 @pytest.fixture
