@@ -19,7 +19,7 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.model.llama2 import Llama
 from llama_herd.model.shape.pooling import Pooling
 from llama_herd.tasks.ledger.answers import Adopt, Yours
-from llama_herd.tasks.ledger.held_jobs import TenantEntry, emit
+from llama_herd.tasks.ledger.held_jobs import EmitEntry, TenantEntry, emit
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
 from llama_herd.tasks.ledger.script import Script
@@ -37,7 +37,7 @@ from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog
 from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from llama_herd.worker.jobs.service import Service
-from llama_herd.worker.jobs.tenancy import ClaimedJobs
+from llama_herd.worker.jobs.tenancy import ClaimedJobs, Tenancy
 from llama_herd.worker.loading.loaded_model import LoadedModel
 from llama_herd.worker.loading.sequence_maker import SequenceMaker
 from llama_herd.worker.settings import WorkerSettings
@@ -48,12 +48,16 @@ from tests.model.tiny_embedder import write_gguf
 from tests.model.tiny_family import TINY_FAMILIES
 from tests.redis_errors import num_errors
 from tests.tasks.herd import Herd, started
+from tests.tiny import EOS_ID
 from tests.worker.jobs.sent_message import SentMessage
 from tests.worker.jobs.short_job import JOB, end_of, the_end
 
 pytestmark = pytest.mark.redis
 
 OTHER = "owner-of-a-larger-vocabulary"
+
+#: Of the tiny vocabulary.
+FIRST_BYTE_ID = EOS_ID + 1
 
 
 @pytest.fixture
@@ -290,27 +294,53 @@ def test_a_message_that_comes_at_the_very_end_does_not_open_the_job_again(
     assert opened == ["job"]
 
 
-def test_a_stream_that_is_not_read_with_the_claims_is_read_by_itself(
-    redis: Redis, service: Service, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("num_broken", [1, 2], ids=["read by itself", "claimed again"])
+def test_a_stream_that_is_not_read_with_the_claims_is_read_later(
+    redis: Redis, service: Service, monkeypatch: pytest.MonkeyPatch, num_broken: int
 ) -> None:
     """Redis is away for a moment, once the claim is answered."""
-    herd, broken = Herd(redis, Ledger()), list[Sequence[RedisCall[Any]]]()
+    herd, broken = Herd(redis, Ledger()), list[RedisCall[Any]]()
 
     def break_off(connection: Redis, calls: Sequence[RedisCall[Any]]) -> list[Any]:
-        if any(call.what == Script("read") for call in calls):
-            broken.append(calls)
+        reads = [call for call in calls if call.what == Script("read")]
+        if reads and len(broken) < num_broken:
+            broken.extend(reads)
             raise ConnectionError("it is away")
         return run_calls(connection, calls)
 
+    def break_off_one(connection: Redis, call: RedisCall[Any]) -> Any:
+        return break_off(connection, [call])[0]
+
     monkeypatch.setattr("llama_herd.worker.jobs.intake.run_calls", break_off)
+    monkeypatch.setattr("llama_herd.worker.jobs.stream_reader.run_call", break_off_one)
     run_call(redis, herd.ledger.submit("job", JOB, Envelope.for_job("job", "herd.tiny")))
     herd.claim("job", OTHER)
-    assert herd.kinds(OTHER, started("job")) == ["ok"]
+    first = Token(seq=2, job="job", epoch=1, i=0, ids=(FIRST_BYTE_ID + ord("A"),), text="A")
+    assert herd.kinds(OTHER, started("job"), EmitEntry.from_event(first, 0)) == ["ok", "ok"]
     run_call(redis, herd.ledger.release("job", OTHER, 1))
     service.take(SentMessage("job"))
-    wait_until(partial(end_of, redis, herd.ledger, "job"), "the end of the job")
-    assert len(broken) == 1
+    assert the_end(redis, "job").finish_reason == "length"
+    assert len(broken) == num_broken
     assert [event.type for event in herd.events("job")].count("started") == 2
+
+
+def test_a_job_that_another_worker_has_is_not_claimed_again_before_its_lease_ends(
+    redis: Redis, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    herd, claims, claim = Herd(redis, Ledger()), list[str](), Tenancy.claim
+
+    def count(tenancy: Tenancy, job_id: str, *args: Any) -> Any:
+        claims.append(job_id)
+        return claim(tenancy, job_id, *args)
+
+    monkeypatch.setattr(Tenancy, "claim", count)
+    for job_id in ("busy", "own"):
+        run_call(redis, herd.ledger.submit(job_id, JOB, Envelope.for_job(job_id, "herd.tiny")))
+    herd.claim("busy", OTHER)
+    for job_id in ("busy", "own"):
+        service.take(SentMessage(job_id))
+    the_end(redis, "own")
+    assert claims == ["busy", "own"]
 
 
 def test_a_claim_whose_reply_was_lost_is_made_up_for(redis: Redis, service: Service) -> None:
