@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from threading import Thread
 from time import monotonic
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -257,19 +257,26 @@ def test_a_stopping_publisher_sends_what_waits(desk: Desk) -> None:
     assert [i for event in desk.events("job") if isinstance(event, Token) for i in event.ids] == [1, 2]
 
 
-def test_a_stopping_publisher_gives_up_on_a_full_redis(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It answers each call, so no connection says that it is time."""
+@pytest.mark.parametrize("is_full", [True, False], ids=["full", "away"])
+def test_a_stopping_publisher_gives_up_on_a_redis_that_takes_nothing(
+    redis: Any, monkeypatch: pytest.MonkeyPatch, is_full: bool
+) -> None:
+    """One that is full answers each call, so no connection says that it is time."""
     monkeypatch.setattr("llama_herd.worker.jobs.publisher.STOPPING_S", 0.0)
-    attempt, redis = desk.open("job"), cast(Any, desk.redis)
-    redis.config_set("maxmemory", 1)
+    desk = Desk(redis, redis if is_full else LosesReplies(redis, 1_000_000))  # type: ignore[arg-type]
+    attempt = desk.open("job")
+    redis.config_set("maxmemory", int(is_full))
     try:
-        desk.publisher.start()
-        desk.say(attempt, 1)
-        wait_until(lambda: desk.publisher._calls.num_repeats, "it is refused")
-        Thread(target=desk.publisher.stop, daemon=True).start()
-        wait_until(lambda: not desk.publisher.is_alive(), "it has given up")
+        with capture_logs() as lines:
+            desk.publisher.start()
+            desk.say(attempt, 1)
+            wait_until(lambda: desk.publisher._calls.num_repeats > 1, "it is tried again")
+            Thread(target=desk.publisher.stop, daemon=True).start()
+            wait_until(lambda: not desk.publisher.is_alive(), "it has given up")
     finally:
         redis.config_set("maxmemory", 0)
+    told = [one["event"] for one in lines if one["event"].endswith(", retrying")]
+    assert len(told) == 1, told
     assert (desk.ended, desk.lost, desk.in_hand) == ([], [], [attempt]), "it is released after this"
 
 
@@ -319,7 +326,7 @@ def test_a_job_with_several_outputs_ends_with_the_last_of_them(desk: Desk) -> No
     assert desk.ended == ["job"]
     assert result.finish_reason == "length"
     assert result.usage is not None
-    assert result.usage.completion_tokens == 3
+    assert (result.usage.prompt_tokens, result.usage.completion_tokens) == (1, 3)
     assert result.choices is not None
     assert [(c.index, c.ids, c.finish_reason) for c in result.choices] == [
         (0, (1,), "stop"),
