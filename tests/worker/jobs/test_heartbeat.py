@@ -51,11 +51,11 @@ class StillEngine:
 class Worker:
     """A heartbeat, and the state that it reports. `when_asked` is what happens while it reports."""
 
-    def __init__(self, redis: Any, owner: str = OWNER) -> None:
+    def __init__(self, redis: Any, owner: str = OWNER, lease_ms: int = 60_000) -> None:
         self.state = "loading"
         self.when_asked: Iterator[None] = iter(())
         self.engine = StillEngine()
-        ledgers = [Ledger(tenant, lease_ms=60_000) for tenant in ("acme", "globex")]
+        ledgers = [Ledger(tenant, lease_ms=lease_ms) for tenant in ("acme", "globex")]
         self.tenancies = [new_tenancy(redis, ledger, owner=owner) for ledger in ledgers]
         self.heartbeat = Heartbeat(
             Tenancies(self.tenancies),
@@ -145,6 +145,18 @@ def test_a_cancel_that_was_not_heard_is_found_when_the_lease_is_renewed(redis: A
     assert attempt.abort == "cancelled"
 
 
+@pytest.mark.parametrize("lease_ms", [400, 1_000, 2_500, 60_000])
+def test_a_lease_is_renewed_in_time_however_short_it_is(redis: Any, lease_ms: int) -> None:
+    """Two beats may be late, and an event that is hardly young makes no renewal superfluous."""
+    worker = Worker(redis, lease_ms=lease_ms)
+    assert worker.heartbeat._interval_s <= min(1.0, lease_ms / 1000 / 3)
+    attempt, key = take(redis, worker.tenancies[0], "a"), worker.tenancies[0].ledger.job_key("a")
+    attempt.emitted_s = monotonic() - 0.3 * lease_ms / 1000
+    before = redis.hincrby(key, "lease", -100)
+    worker.heartbeat._renew()
+    assert int(redis.hget(key, "lease")) > before
+
+
 def test_two_workers_of_one_name_are_told(redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once each in its log, and in the reports, with the fix."""
     monkeypatch.setattr(heartbeat, "IDLE_REPORT_S", 0.0)
@@ -193,6 +205,23 @@ def test_how_long_redis_has_taken_no_report_counts_from_the_last_that_it_took(
     assert heartbeat.unheard_s == 0
     now_s += 7
     assert heartbeat.unheard_s == 7
+
+
+def test_a_tenant_is_told_each_second_while_it_is_paused_and_seldom_while_it_has_nothing_here(
+    redis: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer says that the pause is over, if the notice of that is lost."""
+    now_s = 1000.0
+    monkeypatch.setattr("llama_herd.worker.jobs.heartbeat.monotonic", lambda: now_s)
+    worker = Worker(redis)
+    run_call(redis, Pauses("acme").pause(worker.tenancies[0].queue))
+    for _ in range(2):  # what is new is told once more at once
+        worker.heartbeat._report(worker.tenancies)
+    due = []
+    for _ in range(3):
+        now_s += heartbeat.INTERVAL_S
+        due.append([one.tenant for one in worker.tenancies if worker.heartbeat._is_due(one)])
+    assert due == [["acme"], ["acme"], ["acme", "globex"]]
 
 
 def test_a_namesake_that_has_gone_is_forgotten(redis: Any) -> None:

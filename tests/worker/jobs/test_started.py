@@ -40,6 +40,10 @@ def test_a_job_that_starts_is_told_in_the_round_trip_of_its_first_event(
         assert worker_app.backend.get_state(job_id) == "STARTED"
         assert worker_app.backend.get_result(job_id)["hostname"] == "w@test"
         assert 0 < redis.ttl(f"celery-task-meta-{job_id}") <= worker_app.conf.result_expires
+    redis.delete("celery-task-meta-two")
+    desk.say(attempt, 1)
+    desk.send()
+    assert worker_app.backend.get_state("two") == "PENDING", "it is told once"
 
 
 def test_who_wants_no_result_gets_no_state(redis: Redis, worker_app: Celery) -> None:
