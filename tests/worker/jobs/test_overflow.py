@@ -13,6 +13,7 @@ from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.keys import Keys, joint_tenant
 from llama_herd.tasks.ledger.ledger import Ledger
+from llama_herd.tasks.ledger.pauses import Pauses
 from llama_herd.tasks.ledger.redis_call import run_call
 from llama_herd.tasks.ledger.reports import Beat, Reports, beat
 from llama_herd.tasks.protocol.events import Started
@@ -163,6 +164,42 @@ def test_nothing_goes_where_no_worker_of_the_model_idles(
     full.look_twice()
     assert full.released == []
     assert full.redis.llen("herd.m") == 0
+
+
+def test_of_a_paused_queue_nothing_goes_anywhere(full: FullWorker) -> None:
+    """No worker would take it."""
+    full.hear(status(IDLE))
+    for number in range(NUM_PLACES):
+        full.claim(f"low-{number}", waited_s=10, priority=-1)
+    full.wait_in_queue(1, 9)
+    run_call(full.redis, Pauses("default").pause(full.tenancy.queue))
+    full.look()
+    full.look_twice()
+    assert full.released == []
+
+
+def test_all_leaves_a_worker_that_is_drained_once_their_time_is_over(full: FullWorker) -> None:
+    full.claim("waits", waited_s=10)
+    full.claim("runs", waited_s=10).started_s = 1.0
+    run_call(full.redis, Pauses("default").drain("full@test"))
+    full.tenancy.settings = full.tenancy.settings.model_copy(update={"grace_s": 3600.0})
+    full.look_twice()
+    assert full.released == []
+    full.tenancy.settings = full.tenancy.settings.model_copy(update={"grace_s": 0.0})
+    full.look()
+    assert full.released == ["waits", "runs"]
+
+
+def test_all_leaves_a_worker_whose_server_has_been_away_for_too_long(full: FullWorker) -> None:
+    longest_s = full.tenancy.settings.engine_away_s
+    full.claim("waits", waited_s=10)
+    full.claim("runs", waited_s=10).started_s = 1.0
+    full.overflow.away_s = lambda: longest_s - 1
+    full.look_twice()
+    assert full.released == []
+    full.overflow.away_s = lambda: longest_s
+    full.look()
+    assert full.released == ["waits", "runs"]
 
 
 def test_what_runs_has_just_come_or_must_run_alone_stays(
