@@ -80,6 +80,39 @@ def test_a_part_that_has_work_and_does_none_is_noticed(watchdog: Watchdog, part:
     assert redis.keys() == []
 
 
+class LookedAt(SilentPoller):
+    """Counts the looks at it. It polls on, or has no room, or nothing waits: any of these explains it."""
+
+    def __init__(self, *, polls: bool = False, has_room: bool = True) -> None:
+        self.num_looks = 0
+        self._polls = polls
+        self.has_room = has_room
+
+    @property
+    def num_polls(self) -> int:  # type: ignore[override]
+        self.num_looks += 1
+        return self.num_looks * self._polls
+
+
+@pytest.mark.parametrize(
+    ("poller", "queue"),
+    [
+        (LookedAt(polls=True), "herd.m"),
+        (LookedAt(has_room=False), "herd.m"),
+        (LookedAt(), "herd.another's"),
+    ],
+    ids=["it polls", "no room", "an empty queue"],
+)
+def test_what_explains_that_no_message_comes_is_no_silence(
+    watchdog: Watchdog, redis: Redis, poller: LookedAt, queue: str
+) -> None:
+    redis.lpush(queue, "message")
+    watchdog.watch(poller)
+    watchdog.start()
+    wait_until(lambda: poller.num_looks > 5, "it has been looked at")
+    assert watchdog.silent_s == 0
+
+
 @pytest.mark.parametrize("setting", ["maxmemory", "min-replicas-to-write"])
 def test_a_redis_that_takes_no_writes_explains_a_standstill(
     watchdog: Watchdog, redis: Any, setting: str
