@@ -17,7 +17,7 @@ from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.engine.interface import Finished, NewTokens, SampledToken, SequenceInfo, StepOutput
 from llama_herd.worker.jobs.attempt import Attempt
 from llama_herd.worker.jobs.event_log import EventAuthor, EventLog
-from llama_herd.worker.jobs.output_reader import call_id
+from llama_herd.worker.jobs.output_reader import OutputParts, OutputReader, call_id
 from llama_herd.worker.jobs.recorded_outputs import RecordedOutputs
 from tests.examples import for_any
 from tests.worker.jobs.publisher_desk import Desk
@@ -141,6 +141,19 @@ def test_each_of_several_outputs_is_read_by_itself(order: list[int], cut: int) -
         calls = [call for token in own for call in token.tool_calls or ()]
         assert [call.index for call in calls] == [0, 1]
         assert [call.id for call in calls] == [call_id("job", choice, index) for index in range(2)]
+
+
+def test_what_is_rewound_is_as_if_it_had_never_been_read() -> None:
+    """Also if the output had been read to its end by then, as a cancel may forestall that event, too."""
+    for cut in range(len(PIECES)):
+        for end in (cut, cut + 1, len(PIECES)):
+            reader, other = (OutputReader(new_parser, "job", choice=0) for _ in range(2))
+            for piece in PIECES[:end]:
+                reader.write(piece)
+            reader.finish()
+            reader.rewind(len("".join(PIECES[cut:end])))
+            other.write("".join(PIECES[:cut]))
+            assert (reader.finish(), reader.finish()) == (other.finish(), OutputParts())
 
 
 @pytest.mark.redis

@@ -53,11 +53,13 @@ def test_a_suspect_is_alone_until_its_attempt_is_sound(
 
 
 def test_one_that_is_over_can_be_taken_back() -> None:
+    """Which changes nothing for a suspect that has come in since."""
     gate, over = SuspectGate(), job()
     assert gate.enter(over)
     over.is_over = True
-    assert gate.enter(job())
+    assert gate.enter(job(is_last=True))
     gate.leave(over)
+    assert not gate.enter(job())
 
 
 def test_a_suspect_waits_for_those_inside_and_others_pass_it() -> None:
