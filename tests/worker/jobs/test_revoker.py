@@ -1,8 +1,11 @@
 """A revoke ends its tenant's jobs and no other's; floods and nonsense cost no memory and no thread."""
 
+import json
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery import Celery
@@ -15,7 +18,7 @@ from llama_herd.tasks.ledger.redis_call import run_call, run_calls
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope, queue_name
 from llama_herd.tasks.settings import Settings
-from llama_herd.worker.jobs.revoker import Revoker
+from llama_herd.worker.jobs.revoker import REPLY_TTL_S, Revoker
 from tests.chaos.harness.patience import wait_until
 from tests.redis_errors import num_errors
 from tests.worker.jobs.tenancies import alone, new_tenancy
@@ -141,6 +144,48 @@ def test_it_listens_again_after_redis_has_hung_up(redis: Redis, redis_url: str) 
         # redis-py may subscribe by one more connection, and give it up: what Redis counts tells too little.
         wait_until(lambda: app.control.revoke("known") or post.cancelled, "it hears who revokes again")
     assert post.cancelled == ["known"]
+
+
+def test_it_listens_in_the_database_of_its_jobs(redis_url: str) -> None:
+    """Channels are the same in all databases, but for the name that kombu gives them."""
+    url = f"{redis_url.rpartition('/')[0]}/1"
+    with Redis.from_url(url) as redis:
+        post = Post(redis)
+        post.submit(redis, "known")
+        with post.heard(redis):
+            revoke(app_of(url), "known")
+        assert post.cancelled == ["known"]
+
+
+def test_an_answer_that_nobody_fetches_is_forgotten(redis: Redis) -> None:
+    post, asker = Post(redis), str(uuid4())
+    command = {
+        "method": "revoke",
+        "arguments": {"task_id": "unknown"},
+        "reply_to": {"exchange": "reply.celery.pidbox", "routing_key": asker},
+        "ticket": "1",
+    }
+    body = b64encode(json.dumps(command).encode()).decode()
+    with post.heard(redis):
+        redis.publish(post.channel, json.dumps({"body": body, "content-type": "application/json"}))
+        wait_until(lambda: redis.keys(f"{asker}*"), "it is answered")
+    (place,) = redis.keys(f"{asker}*")
+    assert 0 < redis.ttl(place) <= REPLY_TTL_S
+
+
+@pytest.mark.long
+def test_a_silent_connection_is_asked_and_kept(redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A revoke that came while it was made anew would be lost."""
+    monkeypatch.setattr("llama_herd.worker.jobs.revoker.LISTEN_S", 0.01)
+    monkeypatch.setattr("llama_herd.worker.jobs.revoker.SILENCE_S", 0.4)
+
+    def num_calls(command: str) -> int:
+        return int(redis.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+    redis.config_resetstat()
+    with Post(redis).heard(redis):
+        wait_until(lambda: num_calls("ping") + num_calls("subscribe") > 3, "it has asked often")
+        assert num_calls("subscribe") == 1
 
 
 def test_a_revoke_is_obeyed_once_a_full_redis_has_room(redis: Redis, redis_url: str) -> None:
