@@ -56,8 +56,10 @@ pytestmark = pytest.mark.redis
 
 OTHER = "owner-of-a-larger-vocabulary"
 
-#: Of the tiny vocabulary.
-FIRST_BYTE_ID = EOS_ID + 1
+#: A token of a byte, as which it stands in the tiny vocabulary behind the end of a sequence.
+FIRST_TOKEN = EmitEntry.from_event(
+    Token(seq=2, job="job", epoch=1, i=0, ids=(EOS_ID + 1 + ord("A"),), text="A"), 0
+)
 
 
 @pytest.fixture
@@ -200,6 +202,20 @@ def test_a_job_that_cannot_be_made_ready_ends_alone(
     assert sound.finish_reason == "length"
 
 
+def test_a_job_whose_stream_lacks_tokens_that_its_record_counts_ends(redis: Redis, service: Service) -> None:
+    """It would go on behind another text than its subscribers have."""
+    herd = Herd(redis, Ledger())
+    run_call(redis, herd.ledger.submit("job", JOB, Envelope.for_job("job", "herd.tiny")))
+    herd.claim("job", OTHER)
+    assert herd.kinds(OTHER, started("job"), FIRST_TOKEN) == ["ok", "ok"]
+    redis.xdel(herd.ledger.events_key("job"), "2-0")
+    run_call(redis, herd.ledger.release("job", OTHER, 1))
+    service.take(SentMessage("job"))
+    end = the_end(redis, "job")
+    assert end.error is not None
+    assert end.error.code == ErrorCode.UNREADABLE
+
+
 def test_what_ends_the_thread_that_reads_one_job_ends_that_job_alone(
     redis: Redis, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,8 +331,7 @@ def test_a_stream_that_is_not_read_with_the_claims_is_read_later(
     monkeypatch.setattr("llama_herd.worker.jobs.stream_reader.run_call", break_off_one)
     run_call(redis, herd.ledger.submit("job", JOB, Envelope.for_job("job", "herd.tiny")))
     herd.claim("job", OTHER)
-    first = Token(seq=2, job="job", epoch=1, i=0, ids=(FIRST_BYTE_ID + ord("A"),), text="A")
-    assert herd.kinds(OTHER, started("job"), EmitEntry.from_event(first, 0)) == ["ok", "ok"]
+    assert herd.kinds(OTHER, started("job"), FIRST_TOKEN) == ["ok", "ok"]
     run_call(redis, herd.ledger.release("job", OTHER, 1))
     service.take(SentMessage("job"))
     assert the_end(redis, "job").finish_reason == "length"
