@@ -51,11 +51,13 @@ def test_lost_messages_come_back_though_nothing_can_be_given_away(redis: Any) ->
     tenancies = alone(new_tenancy(redis, herd.ledger))
     lost = LostMessages(tenancies.redis, MessageNotes.at("herd:acme:unacked"))
     sweeper = Sweeper(tenancies, cast("Overflow", RefusedOverflow()), LinkWatch(tenancies), lost)
-    sweeper.start()
-    try:
-        wait_until(lambda: redis.llen(QUEUE), "its message is pushed again")
-    finally:
-        sweeper.stop()
+    with capture_logs() as lines:
+        sweeper.start()
+        try:
+            wait_until(lambda: redis.llen(QUEUE), "its message is pushed again")
+        finally:
+            sweeper.stop()
+    assert [one["error"] for one in lines if one["event"] == "sweep failed"] == ["WRONGTYPE"]
 
 
 def test_separators_are_known_as_long_as_producers_declare_them(herd: Herd) -> None:
