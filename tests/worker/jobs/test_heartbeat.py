@@ -11,7 +11,7 @@ from llama_herd.tasks.ledger.answers import Yours
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.pauses import Pauses
 from llama_herd.tasks.ledger.redis_call import run_call
-from llama_herd.tasks.ledger.reports import WORKER_TTL_S, Reports
+from llama_herd.tasks.ledger.reports import WORKER_TTL_S, BeatAnswer, Reports
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope, queue_name
 from llama_herd.tasks.protocol.worker_status import WorkerStatus
@@ -222,6 +222,21 @@ def test_a_tenant_is_told_each_second_while_it_is_paused_and_seldom_while_it_has
         now_s += heartbeat.INTERVAL_S
         due.append([one.tenant for one in worker.tenancies if worker.heartbeat._is_due(one)])
     assert due == [["acme"], ["acme"], ["acme", "globex"]]
+
+
+def test_each_change_of_what_is_paused_is_told_once(redis: Any) -> None:
+    plain = BeatAnswer(num_free=0, is_paused=False, is_drained=False)
+    paused, drained = plain._replace(is_paused=True), plain._replace(is_drained=True)
+    tenancy = new_tenancy(redis)
+    with capture_logs() as lines:
+        heard = [tenancy.hear(one) for one in (plain, paused, paused, plain, drained, drained, plain)]
+    assert heard == [False, True, False, True, True, False, True]
+    assert [line["event"] for line in lines] == [
+        "queue paused",
+        "queue resumed",
+        "worker drained: it takes no jobs",
+        "drain undone: it takes jobs again",
+    ]
 
 
 def test_a_namesake_that_has_gone_is_forgotten(redis: Any) -> None:
