@@ -11,16 +11,17 @@ import pytest
 from celery import Celery
 from redis import Redis
 from redis.client import Pipeline
-from redis.exceptions import DataError
+from redis.exceptions import DataError, ResponseError
 from structlog.testing import capture_logs
 
 from llama_herd.errors import GenerationError
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.generate import run_tracer, store_failure
-from llama_herd.tasks.ledger.answers import Settled, Settling
+from llama_herd.tasks.ledger.answers import Settled, Settling, StreamPart
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import run_call
+from llama_herd.tasks.protocol import events
 from llama_herd.tasks.protocol.events import FinishReason
 from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.tasks.protocol.result import Result
@@ -28,6 +29,7 @@ from llama_herd.tasks.settings import Settings
 from llama_herd.worker.broker.delivery import Delivery
 from llama_herd.worker.broker.result_backend import ResultValue, settling
 from llama_herd.worker.jobs.finisher import Finisher
+from llama_herd.worker.jobs.stream_reader import StreamReader
 from llama_herd.worker.jobs.tenancy import Tenancy
 from tests.chaos.harness.patience import wait_until
 from tests.redis_errors import num_errors
@@ -224,6 +226,29 @@ def test_nothing_is_left_of_a_result_in_the_instant_of_a_purge(
         finisher.settle(tenancy, "purged", [delivery])
         finisher.stop()
     assert delivery.told == told
+    assert not herd.redis.exists(herd.ledger.result_key("purged"))
+
+
+def test_a_job_that_is_purged_before_its_stream_is_read_is_no_error(
+    herd: Herd, finisher: Finisher, worker_app: Celery, redis_url: str, tenancy: Tenancy
+) -> None:
+    """As by a client that has read its end, and forgets it at once."""
+    ended(herd, "purged", "length")
+
+    class Late(StreamReader):
+        def events(
+            self, job_id: str, first: StreamPart | ResponseError | None = None, *, with_scores: bool = True
+        ) -> Iterator[events.Event]:
+            client.purge(job_id)
+            return super().events(job_id, with_scores=with_scores)
+
+    tenancy.reader = Late(herd.redis, herd.ledger, max_tokens=4096, max_prompt_tokens=4096)
+    delivery = Told(worker_app, "purged")
+    with Client(redis_url) as client, capture_logs() as lines:
+        finisher.settle(tenancy, "purged", [delivery])
+        finisher.stop()
+    assert delivery.told == ["acked"]
+    assert lines == []
     assert not herd.redis.exists(herd.ledger.result_key("purged"))
 
 

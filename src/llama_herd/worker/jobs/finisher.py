@@ -260,21 +260,29 @@ class Finisher:
             case Exception():
                 raise begun
             case Begun(Settled()):
-                if isinstance(deliveries[0], Debt):
-                    self._insist(self._delete_if_purged, tenancy, job_id)
-                    self._insist(run_call, self._redis, settlement.note())
-                _acknowledge(deliveries)
+                self._leave(settlement)
                 return None
             case Begun(Busy(remaining_ms)):
                 self._later.append((monotonic() + remaining_ms / 1000, settlement))
                 return None
             case Begun(Settling(keep_s, has_sent_links), first):
                 pass
-        outcome = _outcome(self._insist(lambda: list(tenancy.reader.events(job_id, first))))
+        events = self._insist(lambda: list(tenancy.reader.events(job_id, first)))
+        if not events and self._insist(run_call, self._redis, tenancy.ledger.is_purged(job_id)):
+            self._leave(settlement)
+            return None
+        outcome = _outcome(events)
         life_s = tenancy.ledger.result_life_s(keep_s, outcome)
         result = self._insist(deliveries[0].settle, outcome, life_s, has_sent_links=has_sent_links)
         _log_end(outcome, settlement.line.get("attempt"))
         return settlement.note(result)
+
+    def _leave(self, settlement: Settlement) -> None:
+        """Tell Celery nothing: it knows of the job's end, or the job was purged."""
+        if isinstance(settlement.deliveries[0], Debt):
+            self._insist(self._delete_if_purged, settlement.tenancy, settlement.job_id)
+            self._insist(run_call, self._redis, settlement.note())
+        _acknowledge(settlement.deliveries)
 
     def _fail(self, settlement: Settlement, error: BaseException) -> None:
         """Store that the job's result cannot be stored: clients that wait for it would wait for ever."""
