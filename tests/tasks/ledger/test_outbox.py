@@ -345,7 +345,9 @@ def test_what_was_given_up_is_tried_anew(told: Herd) -> None:
     assert run_call(told.redis, OUTBOX.due(10, 60_000)) == [entry]
 
 
-@pytest.mark.parametrize("forged", ["{", "3", "[" * 10_000])
+@pytest.mark.parametrize(
+    "forged", ["{", "3", '"3"', "null", '{"tries":NaN,"a":NaN}', '{"a":1e400}', "[" * 10_000]
+)
 def test_what_cannot_be_read_keeps_no_other_from_being_tried_anew(told: Herd, forged: str) -> None:
     run_to_the_end(told, "a")
     (entry,) = run_call(told.redis, OUTBOX.due(10, 60_000))
