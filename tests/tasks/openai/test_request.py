@@ -5,11 +5,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from llama_herd.errors import InvalidJob
+from llama_herd.tasks.openai.body_schema import ignored
 from llama_herd.tasks.openai.embeddings import EmbeddingBody
+from llama_herd.tasks.openai.other_fields import NEUTRAL, Neutral
 from llama_herd.tasks.openai.ranks import RankBody
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, LEAST_TOP_P, Endpoint, RequestBody
+from llama_herd.tasks.openai.responses.body import OWN_NEUTRAL, REASONING
 from llama_herd.tasks.openai.tokenizing import DetokenizeRequest, TokenizeRequest
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.settings import Settings
@@ -154,6 +158,21 @@ def test_the_form_of_an_output_is_asked_for_alike_everywhere(url: Endpoint) -> N
 )
 def test_every_wrong_field_of_a_body_is_named(url: Endpoint, body: dict[str, Any], named: str) -> None:
     assert named in complaint(url, **body)
+
+
+LOOK_ALIKES = [False, 0, 0.0, "false", True, 1, 1.0, "1", "", [], {}, "none", [True], ["text"]]
+
+
+@pytest.mark.parametrize("neutral", [*NEUTRAL.values(), *OWN_NEUTRAL.values(), *REASONING.values()])
+def test_a_field_that_changes_nothing_takes_the_values_of_its_description(neutral: Neutral) -> None:
+    described = Draft202012Validator(ignored(neutral))
+    for value in map(json.loads, map(json.dumps, LOOK_ALIKES)):
+        assert (not neutral.complaint(value)) == described.is_valid(value), value
+
+
+@pytest.mark.parametrize("name", ["store", "stream", "return_token_ids"])
+def test_a_number_is_no_truth(name: str) -> None:
+    assert complaint(CHAT, **{name: 0}) == f"{name}: only supported as false"
 
 
 def test_a_prompt_may_be_ids_or_a_list_of_one() -> None:

@@ -1,5 +1,6 @@
 """Fields of OpenAI's and vLLM's requests that change nothing here, or are refused, each with why."""
 
+import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +13,17 @@ class Neutral(NamedTuple):
 
     why: str
     values: tuple[Any, ...] | None = None
+
+    def complaint(self, value: Any) -> str:
+        """What is wrong with a value; empty: it may be. In JSON 1.0 is 1, but true is not."""
+        known = self.values
+        if known is None or any(one == value and _is_bool(one) == _is_bool(value) for one in known):
+            return ""
+        return f"only supported as {' or '.join(map(json.dumps, known))}"
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
 
 
 _FOR_OPENAI = "OpenAI's own bookkeeping"

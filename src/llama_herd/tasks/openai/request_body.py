@@ -3,7 +3,6 @@
 Sources: OpenAI's API reference for completions, chat completions and batches; vLLM's SamplingParams.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
@@ -151,8 +150,8 @@ class RequestBody:
         elif name not in NEUTRAL:
             why = f": {REFUSED[name]}" if name in REFUSED else self._suggestion(name)
             self._refuse(name, f"not supported{why}")
-        elif (values := NEUTRAL[name].values) is not None and value not in values:
-            self._refuse(name, f"only supported as {' or '.join(map(json.dumps, values))}")
+        elif complaint := NEUTRAL[name].complaint(value):
+            self._refuse(name, complaint)
 
     def _suggestion(self, name: str) -> str:
         """Suggest known fields for an unknown one, as long as the error still names fields."""

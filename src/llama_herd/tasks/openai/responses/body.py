@@ -3,7 +3,6 @@
 Source: OpenAI's API reference for responses.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -161,10 +160,8 @@ class ResponseBody:
             self._refuse(name, f"not supported{did_you_mean(close_names(name, known))}")
 
     def _check_neutral(self, name: str, neutral: Neutral, value: Any) -> None:
-        known = neutral.values
-        if known is not None and not any(type(value) is type(one) and value == one for one in known):
-            told = " or ".join(map(json.dumps, known))
-            self._refuse(name, f"only supported as {told}: {neutral.why}")
+        if complaint := neutral.complaint(value):
+            self._refuse(name, f"{complaint}: {neutral.why}")
 
     def _instructions(self, value: Any) -> None:
         if not isinstance(value, str):
