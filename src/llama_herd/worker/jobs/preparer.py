@@ -235,15 +235,15 @@ class Preparer:
         handling = Handling(attempt.line, gather_s, attempt.deliveries[0].time_limit_s, awaits_start=True)
         now_ms = claimed.now_ms + round(1000 * (monotonic() - attempt.claimed_s))
         sequences = self.maker.sequences(attempt.job_id, job, now_ms, claimed.due_ms, handling)
+        self._check_dimensions(recorded.dimensions)
         for sequence in sequences:
             self._resume(sequence, recorded)
         attempt.take(sequences, self.maker.echoed_prompt(job, sequences[0].prompt_ids))
         self._submit(attempt, sequences)
 
     def _resume(self, sequence: Sequence, recorded: RecordedOutputs) -> None:
-        """Bring an output to where its stream ends. Raises GenerationError if another model has begun it."""
+        """Bring an output to where its stream ends. Raises GenerationError if ids are not its text here."""
         if sequence.vector is not None:
-            self._check_dimensions(recorded.dimensions)
             sequence.finish_reason = "stop" if sequence.choice in recorded.vectors else None
             return
         ids, text = recorded.ids.get(sequence.choice, []), recorded.texts.get(sequence.choice, "")
