@@ -5,7 +5,6 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 from weakref import ref
 
@@ -17,20 +16,18 @@ from structlog.testing import capture_logs
 from llama_herd.error_code import ErrorCode
 from llama_herd.local.redis_server import EmbeddedRedis
 from llama_herd.model.llama2 import Llama
-from llama_herd.model.shape.pooling import Pooling
 from llama_herd.tasks.ledger.answers import Adopt, Yours
 from llama_herd.tasks.ledger.held_jobs import EmitEntry, TenantEntry, emit
 from llama_herd.tasks.ledger.ledger import Ledger
 from llama_herd.tasks.ledger.redis_call import RedisCall, run_call, run_calls
 from llama_herd.tasks.ledger.script import Script
-from llama_herd.tasks.protocol.embedding_job import EmbeddingJob
 from llama_herd.tasks.protocol.events import Started, Token
 from llama_herd.tasks.protocol.job import GenerationJob
 from llama_herd.tasks.protocol.message import Envelope
 from llama_herd.tasks.protocol.sampling import SamplingParams
 from llama_herd.worker import process
 from llama_herd.worker.engine.engine import Engine
-from llama_herd.worker.engine.interface import Lost, NewTokens, NewVector, SampledToken, SequenceInfo
+from llama_herd.worker.engine.interface import Lost, NewTokens, SampledToken
 from llama_herd.worker.health import WorkerHealth
 from llama_herd.worker.jobs import service as service_module
 from llama_herd.worker.jobs.attempt import Attempt
@@ -44,8 +41,6 @@ from llama_herd.worker.settings import WorkerSettings
 from llama_herd.worker.startup import start_service
 from tests.chaos.harness.patience import wait_until
 from tests.chaos.harness.proxy import FaultProxy
-from tests.model.tiny_embedder import write_gguf
-from tests.model.tiny_family import TINY_FAMILIES
 from tests.redis_errors import num_errors
 from tests.tasks.herd import Herd, started
 from tests.tiny import EOS_ID
@@ -466,46 +461,3 @@ def test_a_job_that_its_engine_has_lost_goes_on_behind_what_is_on_record(
     ids = [token_id for event in events if isinstance(event, Token) for token_id in event.ids]
     assert len(ids) == LONG.sampling.max_tokens
     wait_until(lambda: not service.tenancies["default"].claims, "the job has left")
-
-
-@pytest.fixture(scope="module")
-def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    family = TINY_FAMILIES["qwen3"]
-    return write_gguf(family, family.model(), tmp_path_factory.mktemp("embedder") / "tiny.gguf", Pooling.LAST)
-
-
-@pytest.fixture
-def embeds(
-    redis_url: str, tiny_settings: WorkerSettings, embedder: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Service]:
-    monkeypatch.setattr(process, "device", lambda: "cpu")
-    own = tiny_settings.model_copy(update={"redis_url": redis_url, "model": embedder})
-    service = start_service(own, "worker@test", WorkerHealth())
-    yield service
-    service.drain(0.0, lambda: None)
-
-
-@pytest.mark.parametrize(
-    ("num_dimensions", "code"), [(32, ErrorCode.OTHER_VOCABULARY), (64, None), (0, None)]
-)
-def test_no_vector_stands_beside_those_of_a_model_of_another_width(
-    redis: Redis, embeds: Service, num_dimensions: int, code: str | None
-) -> None:
-    """What a worker leaves behind with another model of this name; 0: an older worker does not tell."""
-    ledger, job = Ledger(), EmbeddingJob(texts=("a llama", "a herd"))
-    run_call(redis, ledger.submit("job", job, Envelope.for_job("job", "herd.tiny")))
-    claimed = run_call(redis, ledger.claim("job", OTHER))
-    assert isinstance(claimed, Yours)
-    author = EventAuthor("other@test", "tiny", num_dimensions=num_dimensions)
-    stream = EventLog("job", claimed, RecordedOutputs.from_events([]), author)
-    stream.num_texts = 2
-    start = stream.start(1, 3)
-    stream.add(NewVector(SequenceInfo("job"), bytes(4 * (num_dimensions or 64))))
-    entries = [TenantEntry(ledger, entry) for entry in (start, *stream.flush())]
-    run_call(redis, emit(OTHER, entries, ledger))
-    run_call(redis, ledger.release("job", OTHER, claimed.epoch))
-    embeds.take(SentMessage("job"))
-    wait_until(partial(end_of, redis, ledger, "job"), "the end")
-    end = end_of(redis, ledger, "job")
-    assert end is not None
-    assert (end.error and end.error.code) == code
