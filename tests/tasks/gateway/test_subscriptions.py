@@ -13,6 +13,7 @@ from redis import Redis
 
 from llama_herd.tasks.client.shared_connections import MAX_WAITING, MAX_WAITING_BYTES, Inbox
 from llama_herd.tasks.connection.cancels import cancel_tasks as end_tasks
+from llama_herd.tasks.gateway.routes import OPERATIONS
 from tests.chaos.harness.patience import wait_until
 from tests.tasks.gateway.gateway_thread import GatewayThread, events_of
 from tests.tasks.herd import Herd, end, started, token
@@ -74,7 +75,19 @@ ASKED = [
     ("/v1/responses", {"model": "tales", "input": "Once"}),
     ("/v1/responses", {"model": "tales", "input": "Once", "stream": True, "background": True}),
     ("/tokenize", {"model": "tales", "prompt": "Once"}),
+    ("/detokenize", {"model": "tales", "tokens": [1]}),
+    ("/v1/embeddings", {"model": "tales", "input": "Once"}),
+    ("/v1/rerank", {"model": "tales", "query": "Once", "documents": ["Twice"]}),
 ]
+
+
+#: They store what comes.
+STORING = {"/v1/files", "/v1/batches"}
+
+
+def test_every_route_is_asked_that_answers_a_body_with_what_jobs_say() -> None:
+    found = {one.path for one in OPERATIONS if (one.method, one.status) == ("post", 200) and one.body}
+    assert found - STORING == {path for path, _ in ASKED}
 
 
 @pytest.mark.redis
@@ -91,7 +104,7 @@ def test_the_stream_of_a_new_job_is_not_read(
         for job_id in heard_and_waiting(redis, herd, num_jobs):
             herd.claimed(job_id)
             herd.emit("one", started(job_id), token(job_id, 2, 0), end(job_id, 3, 1))
-        assert asked.result().status in (200, 400)  # nobody has told of the ids that /tokenize asks for
+        asked.result()  # of ids and ranks it is an error: no worker has told of any
     assert num_calls(redis, "xrange") == 0
 
 
@@ -105,6 +118,20 @@ def heard_and_waiting(redis: Redis, herd: Herd, num: int) -> list[str]:
 
 def num_calls(redis: Redis, command: str) -> int:
     return int(redis.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
+
+
+@pytest.mark.redis
+def test_what_is_said_while_the_subscription_is_lost_is_read(
+    redis: Redis, gateway: GatewayThread, herd: Herd
+) -> None:
+    with ThreadPoolExecutor() as asking:
+        asked = asking.submit(gateway.ask, "POST", "/v1/completions", {"model": "tales", "prompt": "Once"})
+        wait_until(lambda: heard_and_waiting(redis, herd, 1), "the job is submitted")
+        [job_id] = heard_and_waiting(redis, herd, 1)
+        herd.claimed(job_id)
+        assert redis.client_kill_filter(_type="pubsub") == 1
+        herd.emit("one", started(job_id), token(job_id, 2, 0), end(job_id, 3, 1))
+        assert asked.result().status == 200
 
 
 @pytest.mark.redis
