@@ -31,12 +31,12 @@ def replica(redis: Redis) -> Iterator[str]:
 
 
 @contextmanager
-def full(redis: Redis) -> Iterator[str]:
-    redis.config_set("maxmemory", 1)
+def alone(redis: Redis) -> Iterator[str]:
+    redis.config_set("min-replicas-to-write", 1)
     try:
-        yield "OOM"
+        yield "NOREPLICAS"
     finally:
-        redis.config_set("maxmemory", 0)
+        redis.config_set("min-replicas-to-write", 0)
 
 
 Outage = Callable[[Redis], AbstractContextManager[str]]
@@ -44,7 +44,7 @@ Outage = Callable[[Redis], AbstractContextManager[str]]
 #: What is told of each.
 REASONS: dict[Outage, str] = {
     replica: "is a read-only replica. Fix: ",
-    full: "is full and accepts no jobs. Fix: ",
+    alone: "has fewer replicas than it asks for, and accepts no jobs. Fix: ",
 }
 
 

@@ -15,7 +15,7 @@ from llama_herd.local.redis_server import EmbeddedRedis
 from tests.chaos.harness.patience import wait_until
 
 #: Bytes of maxmemory, less than redis-server itself needs: it accepts no more data.
-NO_MEMORY = 1
+NO_MEMORY = 512 << 10
 
 #: Most bytes that the log may grow by before it is rewritten: each start reads it again, in a second or two.
 MAX_ADDED_BYTES = 64 << 20
@@ -70,7 +70,7 @@ class FragileRedis(EmbeddedRedis):
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """At maxmemory: reads and pops still work, writes are refused."""
+        """At maxmemory: what is new is refused, and what Celery writes."""
         with Redis.from_url(self.url) as redis:
             redis.config_set("maxmemory", NO_MEMORY)
             try:

@@ -72,6 +72,7 @@ SIGNED = (
     exceptions.OutOfMemoryError("command not allowed when used memory > 'maxmemory'"),
     exceptions.ResponseError("-OOM command not allowed when used memory > 'maxmemory', script: 0ab, on 1"),
     exceptions.ResponseError("MISCONF Redis is configured to save RDB snapshots"),
+    exceptions.ResponseError("NOREPLICAS Not enough good replicas to write."),
     exceptions.MasterDownError("Link with MASTER is down"),
     exceptions.ResponseError("READONLY You can't write against a read only replica, script: 0ab, on 1"),
     exceptions.ClusterDownError("Hash slot not served"),

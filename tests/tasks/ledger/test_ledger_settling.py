@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 from redis.client import PubSub
-from redis.exceptions import OutOfMemoryError
 
 from llama_herd.tasks.ledger.answers import Busy, Settled, Settling
 from llama_herd.tasks.ledger.redis_call import run_call
@@ -124,17 +123,6 @@ def test_a_result_is_announced_once_however_often_it_is_offered(
 def test_a_result_without_an_end_to_its_life_is_kept_for_ever(ended: Herd) -> None:
     run_call(ended.redis, ended.ledger.settle("a", b"a tale", 0))
     assert ended.redis.ttl(ended.ledger.result_key("a")) == -1
-
-
-def test_a_result_that_a_full_redis_does_not_take_is_not_announced(ended: Herd, heard: PubSub) -> None:
-    ended.redis.config_set("maxmemory", 1)
-    try:
-        with pytest.raises(OutOfMemoryError):
-            settle(ended)
-    finally:
-        ended.redis.config_set("maxmemory", 0)
-    assert last_word(ended, heard) == []
-    assert ask(ended, "another") == Settling()
 
 
 @pytest.mark.parametrize("then", ["purged", "submitted again"])

@@ -399,17 +399,17 @@ def test_a_result_that_redis_refuses_is_no_trouble_of_the_others_beside_it(
     assert states == ["SUCCESS", "FAILURE", "SUCCESS"]
 
 
-def test_results_that_redis_has_no_room_for_are_offered_until_it_has(
+def test_results_that_redis_refuses_are_offered_until_it_takes_them(
     herd: Herd, redis: Redis, worker_app: Celery, tenancy: Tenancy, one_thread: None
 ) -> None:
-    class LastOfRoom(Told):
+    class LastTaken(Told):
         def settle(
             self, outcome: Result, life_s: int | None = None, *, has_sent_links: bool = False
         ) -> ResultValue:
-            redis.config_set("maxmemory", 1)
+            redis.config_set("min-replicas-to-write", 1)
             return super().settle(outcome, life_s, has_sent_links=has_sent_links)
 
-    jobs = [Slow(worker_app, "first"), Told(worker_app, "second"), LastOfRoom(worker_app, "third")]
+    jobs = [Slow(worker_app, "first"), Told(worker_app, "second"), LastTaken(worker_app, "third")]
     for job in jobs:
         ended(herd, job.job_id, "length")
     finisher = Finisher(redis)
@@ -417,10 +417,10 @@ def test_results_that_redis_has_no_room_for_are_offered_until_it_has(
     try:
         settle_later = Thread(target=settle_together, args=(finisher, tenancy, jobs[0], jobs[1:]))
         settle_later.start()
-        wait_until(lambda: num_errors(redis, "OOM"), "a result refused")
+        wait_until(lambda: num_errors(redis, "NOREPLICAS"), "a result refused")
         assert [job.told for job in jobs] == [["settled"], [], []]
     finally:
-        redis.config_set("maxmemory", 0)
+        redis.config_set("min-replicas-to-write", 0)
     settle_later.join()
     assert [job.told for job in jobs] == [["settled"]] * 3
     assert {worker_app.backend.get_state(job.job_id) for job in jobs} == {"SUCCESS"}

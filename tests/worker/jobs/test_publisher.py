@@ -257,15 +257,15 @@ def test_a_stopping_publisher_sends_what_waits(desk: Desk) -> None:
     assert [i for event in desk.events("job") if isinstance(event, Token) for i in event.ids] == [1, 2]
 
 
-@pytest.mark.parametrize("is_full", [True, False], ids=["full", "away"])
+@pytest.mark.parametrize("refuses", [True, False], ids=["refuses", "away"])
 def test_a_stopping_publisher_gives_up_on_a_redis_that_takes_nothing(
-    redis: Any, monkeypatch: pytest.MonkeyPatch, is_full: bool
+    redis: Any, monkeypatch: pytest.MonkeyPatch, refuses: bool
 ) -> None:
-    """One that is full answers each call, so no connection says that it is time."""
+    """One that refuses answers each call, so no connection says that it is time."""
     monkeypatch.setattr("llama_herd.worker.jobs.publisher.STOPPING_S", 0.0)
-    desk = Desk(redis, redis if is_full else LosesReplies(redis, 1_000_000))  # type: ignore[arg-type]
+    desk = Desk(redis, redis if refuses else LosesReplies(redis, 1_000_000))  # type: ignore[arg-type]
     attempt = desk.open("job")
-    redis.config_set("maxmemory", int(is_full))
+    redis.config_set("min-replicas-to-write", int(refuses))
     try:
         with capture_logs() as lines:
             desk.publisher.start()
@@ -274,7 +274,7 @@ def test_a_stopping_publisher_gives_up_on_a_redis_that_takes_nothing(
             Thread(target=desk.publisher.stop, daemon=True).start()
             wait_until(lambda: not desk.publisher.is_alive(), "it has given up")
     finally:
-        redis.config_set("maxmemory", 0)
+        redis.config_set("min-replicas-to-write", 0)
     told = [one["event"] for one in lines if one["event"].endswith(", retrying")]
     assert len(told) == 1, told
     assert (desk.ended, desk.lost, desk.in_hand) == ([], [], [attempt]), "it is released after this"

@@ -188,18 +188,18 @@ def test_a_silent_connection_is_asked_and_kept(redis: Any, monkeypatch: pytest.M
         assert num_calls("subscribe") == 1
 
 
-def test_a_revoke_is_obeyed_once_a_full_redis_has_room(redis: Redis, redis_url: str) -> None:
+def test_a_revoke_is_obeyed_once_redis_takes_writes_again(redis: Redis, redis_url: str) -> None:
     """Nobody sends it again."""
     post = Post(redis)
     post.submit(redis, "known")
     redis.config_resetstat()
     with post.heard(redis):
-        redis.config_set("maxmemory", 1)
+        redis.config_set("min-replicas-to-write", 1)
         try:
             app_of(redis_url).control.revoke("known")
-            wait_until(lambda: num_errors(redis, "OOM"), "it is refused")
+            wait_until(lambda: num_errors(redis, "NOREPLICAS"), "it is refused")
         finally:
-            redis.config_set("maxmemory", 0)
+            redis.config_set("min-replicas-to-write", 0)
         wait_until(lambda: post.cancelled, "it is obeyed")
     assert post.cancelled == ["known"]
     assert redis.hget(post.ledger.job_key("known"), "state") == b"cancelled"

@@ -36,7 +36,7 @@ MIN_VERSION = (6, 2)
 _UNFIT = {"cluster": CLUSTER, "sentinel": SENTINEL, "replica": READ_ONLY}
 
 #: What gives a full Redis room.
-_ROOM = "wait until ended jobs expire, herd purge --all-ended, or, if jobs wait in it, raise its maxmemory"
+_ROOM = "wait until ended jobs expire, herd purge --all-ended, or raise its maxmemory"
 
 #: Errors that a Redis answers: then nothing is wrong with its port.
 _ANSWERS = (ResponseError, AuthenticationError, BusyLoadingError)

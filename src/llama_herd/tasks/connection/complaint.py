@@ -67,10 +67,14 @@ CLOSED_SENTINELS = (
 )
 NO_SCRIPT = "lacks our scripts, and this user may not load them. Fix: start a worker, which loads them"
 FULL = (
-    "is full and accepts no jobs. Fix: wait until ended jobs expire, or herd purge --all-ended; where jobs "
-    "that wait have filled it, no worker can go on either: raise its maxmemory"
+    "is full and accepts no jobs. Fix: wait until ended jobs expire, or herd purge --all-ended, or raise its "
+    "maxmemory"
 )
 NO_DISK = "cannot write to its disk and accepts no jobs. Fix: free disk space there"
+FEW_REPLICAS = (
+    "has fewer replicas than it asks for, and accepts no jobs. Fix: wait until they are back, or lower its "
+    "min-replicas-to-write"
+)
 LOADING = "still reads its data from disk. Fix: wait until it has"
 START_IT = "start it (herd redis does, on this machine), or set HERD_REDIS_URL to its address"
 CHECK_ADDRESS = "check that HERD_REDIS_URL is its address"
@@ -234,6 +238,7 @@ SIGNS = (
     ErrorSign(OutOfMemoryError, FULL),
     ErrorSign(RedisError, FULL, "OOM command not allowed"),  # met by a script
     ErrorSign(RedisError, NO_DISK, "MISCONF "),
+    ErrorSign(RedisError, FEW_REPLICAS, "NOREPLICAS "),
     ErrorSign((ReadOnlyError, MasterDownError), READ_ONLY),
     ErrorSign(ResponseError, READ_ONLY, "READONLY "),
     ErrorSign((ClusterCrossSlotError, MovedError, ClusterDownError), CLUSTER),

@@ -1,5 +1,5 @@
 -- BATCH_CLAIM: take a batch that is due. The new epoch fences whoever had it.
--- needs: clock
+-- needs: clock, full
 -- keys: batch, due (the storage's due batches)
 -- args: member, lease_ms#
 -- kept: for gateways
@@ -14,6 +14,7 @@ if not id then
   redis.call('ZREM', key.due, member)
   return {'gone'}
 end
+go_on_when_full(key.batch)
 redis.call('HINCRBY', key.batch, 'epoch', 1)
 redis.call('HINCRBY', key.batch, 'vain_claims', 1) -- until this feeder gets on with it, or gives it back
 redis.call('HSET', key.batch, 'lease_ms', lease_ms)

@@ -1,5 +1,5 @@
 -- BATCH_END: end a batch, and record its files. It stays due until its parts are deleted.
--- needs: clock, batch, quota, file, outbox
+-- needs: clock, batch, quota, file, outbox, full
 -- keys: batch, due (the storage's due batches), input (a file), files, quota (of the tenant),
 --       files_due (of the storage), webhook, outbox, outbox_entries, outbox_dead
 -- args: member, epoch, final (state), owner (fingerprint of the key that made it), ttl_s (life of the record), storage,
@@ -12,6 +12,7 @@ local now = now_ms()
 local state, current = unpack(redis.call('HMGET', key.batch, 'state', 'epoch'))
 if current == epoch and state == final then return 'ok' end
 if not state_of_mine(key.batch, epoch) then return 'fenced' end
+go_on_when_full(key.batch)
 if #fields > 0 then redis.call('HSET', key.batch, unpack(fields)) end
 for _, file in ipairs(made) do
   file.purpose, file.storage, file.owner, file.life_ms = 'batch_output', storage, owner, life_ms

@@ -1,5 +1,5 @@
 -- CANCEL: end a job early. If it has a live owner, that worker is told to end it; else it is ended here.
--- needs: clock, declare, end
+-- needs: clock, declare, end, full
 -- keys: job, events, pending, delayed, leases, waiting, deadlines, webhook, outbox, outbox_entries, outbox_dead,
 --       kept, ended, failed, untold
 -- args: id, channel, ttl_s# (life of an ended job), failed_s# (its least, if it failed), reason,
@@ -18,6 +18,7 @@ local state, owner, lease, now = record[1], record[2], tonumber(record[3]), now_
 local deadline_ms, late_until = tonumber(record[6]), tonumber(record[7])
 if not state then return 'unknown' end
 if state ~= 'queued' and state ~= 'running' then return 'finished' end
+go_on_when_full(key.job)
 
 -- An owner ends a late job by itself. What it has computed in time may still be on its way, all the more if it had lost
 -- Redis: it has a moment to write that.

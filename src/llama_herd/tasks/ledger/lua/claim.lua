@@ -1,5 +1,5 @@
 -- CLAIM: may this worker run the job?
--- needs: clock, declare, record, lost
+-- needs: clock, declare, record, lost, full
 -- keys: job, events, pending, delayed, leases, waiting, deadlines, webhook, outbox, outbox_entries, outbox_dead,
 --       kept, ended, failed, untold, quarantine
 -- args: id, channel, ttl_s# (life of an ended job), failed_s# (its least, if it failed), owner, worker (its name),
@@ -22,6 +22,9 @@ local function read_record()
 end
 
 local record = read_record()
+
+-- A full Redis takes on no job whose output it may not keep.
+if may_keep_more(key, now) then go_on_when_full(key.job) end
 
 -- A bare message carries the job itself: its record is made here.
 if not record[1] and redis.call('EXISTS', key.job) == 0 then

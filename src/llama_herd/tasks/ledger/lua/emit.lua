@@ -1,5 +1,5 @@
 -- EMIT: append the events of one step, each to the stream of its own job, and publish them.
--- needs: clock, close, caught
+-- needs: clock, close, caught, full
 -- args: owner, lease_ms#, ttl_s# (life of an ended job), failed_s# (its least, if it failed),
 --       sound_tokens#, sound_ms# (after so many, or so long, an attempt is sound: earlier deaths no longer count)
 -- list tenants: keys leases, webhook, outbox, outbox_entries, outbox_dead, kept, ended, failed;
@@ -96,6 +96,7 @@ local function attempt(one)
   return is_done and answer or {'error', one.seq - 1, one.i, words_of(answer)}
 end
 
+if entries[1] then go_on_when_full(entries[1].job) end
 for place, one in ipairs(entries) do
   local answer = refused[one.job] or attempt(one)
   if type(answer) == 'table' then refused[one.job] = answer end

@@ -2,7 +2,7 @@
 -- `tail` is the rest of the event's JSON. The new epoch fences a worker that still believes it owns the job.
 -- XADD comes first: if it fails, nothing has been written.
 -- Celery is told of it by whoever meets the job's message next; if nobody does soon, by any worker (OWED).
--- needs: waiting, close
+-- needs: waiting, close, full
 local MEETS_SOON_MS = 2000 -- for so long its message may still be met
 
 local function write_end(key, id, state, tail)
@@ -12,6 +12,7 @@ local function write_end(key, id, state, tail)
   local event = string.format(
     '{"v":1,"seq":%d,"job":"%s","epoch":%d,"type":"end","n":%d,"attempts":%d,"worker":%s,%s',
     seq, id, epoch, n, attempts, worker and cjson.encode(worker) or 'null', tail)
+  go_on_when_full(key.job)
   redis.call('XADD', key.events, string.format('%d-0', seq), 'e', event)
   redis.call('HSET', key.job, 'state', state, 'epoch', epoch, 'seq', seq, 'lease', 0)
   redis.call('HDEL', key.job, 'owner', 'retry_ms')

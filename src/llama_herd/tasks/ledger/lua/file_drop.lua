@@ -1,7 +1,7 @@
 -- FILE_DROP: forget a file, unless a batch reads it; of one without a record, what was reserved for it, and its place in
 -- the list, where a page may have begun behind it until then. Whoever drops it first deletes its bytes; if he has not after
 -- again_ms, they are due.
--- needs: clock, quota
+-- needs: clock, quota, full
 -- keys: file, files, quota (of the tenant), files_due (of the storage)
 -- args: id, member, only (expired: only if it is), again_ms# (how long to wait before looking at it again)
 -- kept: for gateways
@@ -9,6 +9,7 @@
 local now = now_ms()
 local num_bytes, owner, users, expires_ms = unpack(
   redis.call('HMGET', key.file, 'num_bytes', 'owner', 'users', 'expires_ms'))
+go_on_when_full(key.file)
 if not num_bytes then
   free_reserved(key.quota, id)
   redis.call('ZREM', key.files, id)

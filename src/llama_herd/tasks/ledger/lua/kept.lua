@@ -95,6 +95,12 @@ local function kept_and_limit(key, now)
   return math.max(0, bytes), tonumber(counts[2]) or 0
 end
 
+-- Whether ended jobs keep less than they may; not where there is no limit.
+local function may_keep_more(key, now)
+  local is_read, bytes, limit = pcall(kept_and_limit, key, now)
+  return is_read and bytes < limit
+end
+
 -- Returns {bytes, limit} if ended jobs keep as much as they may; nothing if not.
 local function beyond_kept(key, now)
   local is_read, bytes, limit = pcall(kept_and_limit, key, now)

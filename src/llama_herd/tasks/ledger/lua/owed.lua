@@ -10,6 +10,7 @@
 local now, answer, lists = now_ms(), {}, {}
 
 local function look(due)
+  redis.call('ZREM', due, '') -- first, as in full.lua
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', due, '-inf', now, 'LIMIT', 0, most - #answer / 2)) do
     local state, envelope, queue, lane = unpack(
       redis.pcall('HMGET', before .. id .. after, 'state', 'envelope', 'queue', 'lane'))

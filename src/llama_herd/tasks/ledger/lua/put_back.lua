@@ -1,5 +1,5 @@
 -- PUT_BACK: messages that were noted as held go back into their lists, each as it came.
--- needs: clock
+-- needs: clock, full
 -- keys: notes, times (of the notes, in s)
 -- args: at_end# (1: behind those that wait, 0: before them), max_bytes# (it ends with the message that goes beyond)
 -- list tags: args tag
@@ -19,6 +19,7 @@ local function push(list, message)
   return redis.pcall('RPUSH', list, message)
 end
 
+go_on_when_full(key.notes)
 for _, tag in ipairs(tags) do
   local message, list = taken(tag, redis.call('HGET', key.notes, tag) or '')
   local length = message and push(list, message)

@@ -1,5 +1,5 @@
 -- RELEASE: give a claimed job back to the queue. It counts as a death only if what computed the job has died.
--- needs: clock, declare, front, waiting
+-- needs: clock, declare, front, waiting, full
 -- keys: job, pending, leases, waiting, deadlines
 -- args: id, owner, epoch, pushes (1: its message again, if the caller's message will not return to the queue),
 --       has_died (1: the server that computed it has died, though its worker lives)
@@ -15,6 +15,7 @@ if missing then return missing end
 
 -- It waits again: its message is pushed now, or returns when this worker closes its connection, a little later.
 local now = now_ms()
+go_on_when_full(key.job)
 begin_to_wait(key, id, now, false,
   {queue = record[4], tokens = record[5], lane = record[6], deadline_ms = record[7]})
 -- Without an owner, all events that this worker still sends for the job are fenced.

@@ -1,5 +1,5 @@
 -- RENEW: renew the leases of jobs that this worker owns and that emit nothing at the moment.
--- needs: clock
+-- needs: clock, full
 -- args: owner, lease_ms#
 -- list tenants: keys leases
 -- list jobs: keys job; args tenant# (its place in the list), id, epoch, preemptions# (how often it has lost its
@@ -23,5 +23,6 @@ local function renew(one)
 end
 
 local answers = {}
+if jobs[1] then go_on_when_full(jobs[1].job) end
 for place, one in ipairs(jobs) do answers[2 * place - 1], answers[2 * place] = renew(one) end
 return answers

@@ -1,6 +1,6 @@
 -- RETRY: put back a job whose attempt has failed. A sweep pushes its message when it is to be tried again. Its events remain,
 -- and no death is counted.
--- needs: clock, waiting
+-- needs: clock, waiting, full
 -- keys: job, pending, delayed, leases, waiting, deadlines
 -- args: id, owner, epoch, seq# (of the last event that its owner has sent), delay_ms#, left# (tries after this one),
 --       error (JSON: why the attempt has failed)
@@ -22,6 +22,7 @@ if cancel then return refused('cancelled') end
 if recorded < seq then return refused('gap') end
 if deadline_ms and tonumber(deadline_ms) <= retry_ms then return refused('late') end
 
+go_on_when_full(key.job)
 begin_to_wait(key, id, retry_ms, true,
   {queue = record[9], tokens = record[10], lane = record[11], deadline_ms = deadline_ms})
 redis.call('HSET', key.job, 'state', 'queued', 'lease', 0, 'retries', (tonumber(record[12]) or 0) + 1,

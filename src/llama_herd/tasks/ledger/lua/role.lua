@@ -1,5 +1,5 @@
 -- ROLE: be the one who does something, for a while. It is a hash, so that nobody needs a right to strings for it.
--- needs: clock
+-- needs: clock, full
 -- keys: role
 -- args: caller, for_ms# (0: no more)
 -- kept: for gateways
@@ -12,6 +12,7 @@ if holder and holder ~= caller and left_ms > 0 and (for_ms == 0 or left_ms <= fo
 if for_ms == 0 then
   redis.call('DEL', key.role)
 else
+  go_on_when_full(key.role)
   redis.call('HSET', key.role, 'holder', caller, 'until_ms', now + for_ms)
 end
 return 1

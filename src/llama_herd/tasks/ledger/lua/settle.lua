@@ -1,7 +1,7 @@
 -- SETTLE: store the job's result for Celery and announce it, as Celery does, and note that this is done and its links are
 -- sent. Nothing is left to do for later messages. From then on a job that was owed is kept for as long as it still was when
 -- it was first owed.
--- needs: kept
+-- needs: kept, full
 -- keys: job, events, owed, untold, kept, result (Celery's)
 -- args: id, is_elsewhere (1: the result is in another Redis), value (the result; empty: none, or it is stored), life_s#
 --   (of the result; 0: for ever)
@@ -9,7 +9,7 @@
 -- another job's, which gets no result)
 local state, life_ms, is_settled = unpack(redis.call('HMGET', key.job, 'state', 'life_ms', 'settled'))
 local is_others = state == 'queued' or state == 'running'
--- A full Redis refuses this, and then nothing is noted.
+go_on_when_full(key.job)
 if value ~= '' and not (is_others or is_settled or state == 'purged') then
   redis.call('SET', key.result, value, unpack(life_s > 0 and {'EX', life_s} or {}))
   redis.call('PUBLISH', key.result, value)

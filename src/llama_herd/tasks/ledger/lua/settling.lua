@@ -1,5 +1,5 @@
 -- SETTLING: ask to be the one who tells Celery how a job has ended, which also sends its links.
--- needs: clock
+-- needs: clock, full
 -- keys: job
 -- args: caller, for_ms# (how long it may take until it must ask again)
 -- Answers: {yours, keep_s or '', 1 if its links are sent} | {busy, ms left} | {settled} (or the record is another job's) |
@@ -13,6 +13,7 @@ if state == 'purged' then return {'purged'} end
 if settled or state == 'queued' or state == 'running' then return {'settled'} end
 
 local now = now_ms()
+go_on_when_full(key.job)
 if by and by ~= caller then
   local left = tonumber(until_ms) - now
   if left > for_ms then redis.call('HSET', key.job, 'settling_until', now + for_ms) end

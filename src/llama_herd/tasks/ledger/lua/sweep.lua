@@ -1,6 +1,6 @@
 -- SWEEP: push the messages of jobs that nobody else will deliver: lost messages, and those of delayed jobs that are
 -- due. Every worker calls it about once a second.
--- needs: clock, front, waiting, lost, pauses
+-- needs: clock, front, waiting, lost, pauses, full
 -- keys: pending, delayed, leases, waiting, sweep (last: time of the last sweep, hold: do nothing before,
 --       gaps: how many sweeps in a row came late, offset: where among the waiting jobs to look next, awake: since when
 --       some worker sweeps, front:<list>: the time of the list's next message then), dead (the letters), served,
@@ -34,6 +34,7 @@ else
 end
 -- While all workers are away, nobody could begin to serve a queue: that time is not counted.
 if now - last > math.max(gap_ms, away_ms) or awake > now then awake = now end
+go_on_when_full(key.sweep)
 redis.call('HSET', key.sweep, 'last', now, 'hold', hold, 'gaps', gaps, 'awake', awake)
 redis.call('EXPIRE', key.sweep, 86400) -- as in DUE_FOR_SWEEP
 
