@@ -37,6 +37,7 @@ TRIED = (
     "tests/worker/test_clients.py",
     "tests/cli/batch/test_real_worker.py",
     "tests/cli/batch/test_table_command.py",
+    "tests/cli/batch/test_embed_command.py",
     "tests/tasks/gateway/test_openai_routes.py",
     "tests/tasks/gateway/test_openapi.py",
     "tests/tasks/gateway/test_job_routes.py",

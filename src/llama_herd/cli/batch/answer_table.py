@@ -56,8 +56,8 @@ def write_answer_table(
             num_rows += 1
             yield row
 
-    if vectors is not None:
-        layout = replace(layout, vector_width=vectors.width or layout.vector_width)
+    if vectors is not None and next(answered_rows(files[1].path, run_id), None) is None:
+        layout = replace(layout, vector_width=vectors.width)
     try:
         _WRITERS[format](draft, layout, counted())
         with draft.open("rb") as file:

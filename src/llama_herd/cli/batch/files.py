@@ -6,7 +6,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -198,11 +198,8 @@ def table_layout(plan: BatchPlan, source: Source) -> TableLayout | None:
     elif plan.dropped:
         raise BadInput("--drop is for columns that a table of answers takes over from a table of prompts")
     fields = schema_columns(plan.options.response_format)
-    embed = plan.options.embed
-    own = own_columns(embeds=embed is not None, has_prompts=plan.has_prompts)
-    layout = TableLayout.make(table, kept, fields, own) if is_table else None
-    # The width of a table in which no row has a vector.
-    return replace(layout, vector_width=embed.dimensions or 0) if layout and embed else layout
+    own = own_columns(embeds=plan.options.embed is not None, has_prompts=plan.has_prompts)
+    return TableLayout.make(table, kept, fields, own) if is_table else None
 
 
 class BatchFiles:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
+from itertools import accumulate
 from typing import Any
 
 from llama_herd.cli.batch.cell_kind import CellKind
@@ -104,7 +105,7 @@ class ParquetTable(Table):
 
 
 def arrow_type(kind: CellKind, vector_width: int) -> Any:
-    """The type of Arrow for a kind of column."""
+    """The type of Arrow for a kind of column; vector_width: as in `TableLayout`."""
     import pyarrow
 
     is_vector = kind is CellKind.VECTOR
@@ -117,13 +118,12 @@ def arrow_cells(kind: CellKind, values: Sequence[Any], type: Any) -> Any:
 
     if kind is not CellKind.VECTOR:
         return pyarrow.array([kind.cell(value) for value in values], type)
-    if not pyarrow.types.is_fixed_size_list(type):
-        return pyarrow.nulls(len(values), type)
-    width, empty = type.list_size, bytes(4 * type.list_size)
-    numbers = pyarrow.py_buffer(b"".join(empty if value is None else value for value in values))
-    flat = pyarrow.FloatArray.from_buffers(pyarrow.float32(), width * len(values), [None, numbers])
+    vectors = [value for value in values if value is not None]
+    num_floats = [0 if value is None else len(value) for value in values]
+    numbers = pyarrow.py_buffer(b"".join(vectors))
+    flat = pyarrow.FloatArray.from_buffers(pyarrow.float32(), sum(num_floats), [None, numbers])
     mask = pyarrow.array([value is None for value in values])
-    return pyarrow.FixedSizeListArray.from_arrays(flat, width, mask=mask)
+    return pyarrow.ListArray.from_arrays([0, *accumulate(num_floats)], flat, mask=mask).cast(type)
 
 
 class NoPlainType(ValueError):

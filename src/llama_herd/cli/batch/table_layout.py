@@ -41,8 +41,8 @@ class TableLayout:
     """The columns of an output, in this order: those of the input, ours, the schema's.
 
     kept: the input's columns by their names there, with those in the output. fields: the schema's by the
-    names in the output. vector_width: numbers of each vector; 0 where no row has one
-    and no width was asked for.
+    names in the output. vector_width: numbers of each vector; 0 where a row has none, since pyarrow before 26
+    reads no null among lists of a fixed size.
     """
 
     table: Table | None
