@@ -212,9 +212,13 @@ def test_a_job_of_which_redis_has_lost_a_part_ends_right_behind_what_was_recorde
     assert (desk.ended, desk.lost) == (["job"], [])
 
 
-def test_a_broken_stream_costs_its_own_job_only(desk: Desk) -> None:
+@pytest.mark.parametrize("is_stream", [True, False], ids=["ahead of its record", "no stream"])
+def test_a_broken_stream_costs_its_own_job_only(desk: Desk, is_stream: bool) -> None:
     good, broken = desk.open("good"), desk.open("broken")
-    desk.redis.set(desk.ledger.events_key("broken"), "not a stream")
+    if is_stream:  # a script has been stopped between the two by a right that its user no longer has
+        desk.redis.xadd(desk.ledger.events_key("broken"), {"e": "x"}, "9-0")
+    else:
+        desk.redis.set(desk.ledger.events_key("broken"), "not a stream")
     desk.say(broken, 1)
     desk.say(good, 1, end="stop")
     desk.send()

@@ -64,8 +64,10 @@ local function emit(one)
     if not added then return {'damaged', seq - 1, i, ''} end
   end
   if type(added) == 'table' and added.err then
-    -- If somebody has replaced the stream by another type, no end can be written: only the record is closed.
-    if one.kind == 'end' and string.find(added.err, 'WRONGTYPE', 1, true) then
+    -- If the stream has more events than the record knows of, or somebody has replaced it by another type, no end can
+    -- be written: only the record is closed.
+    local is_broken = string.find(added.err, 'WRONGTYPE', 1, true) or string.find(added.err, 'equal or smaller', 1, true)
+    if one.kind == 'end' and is_broken then
       end_job(tenant, one)
       return {'finished', seq - 1, i, one.state}
     end
