@@ -407,6 +407,23 @@ def test_why_a_job_has_left_is_told(desk: Desk, is_gone: bool, reason: str) -> N
     assert [(one["event"], one["reason"]) for one in lines] == [("job left this worker", reason)]
 
 
+@pytest.mark.parametrize("command", ["evalsha", "xadd"])
+def test_a_right_that_is_taken_away_is_named_with_the_fix(desk: Desk, command: str) -> None:
+    attempt, redis = desk.open("job"), desk.redis
+    desk.start(attempt)
+    desk.send()
+    desk.say(attempt, 1)
+    redis.execute_command("ACL SETUSER", "default", f"-{command}")  # type: ignore[no-untyped-call]
+    try:
+        with capture_logs() as lines:
+            desk.send()
+    finally:
+        redis.execute_command("ACL SETUSER", "default", "+@all")  # type: ignore[no-untyped-call]
+    told = lines[0]["reason"]
+    assert told.startswith("Redis does not let this user record events (NOPERM): ")
+    assert told.endswith(". Fix: give it the role that it needs (herd acl), see docs/security.md")
+
+
 @pytest.mark.long
 def test_a_redis_that_is_a_replica_for_a_while_costs_no_job(desk: Desk) -> None:
     """A failover leaves connections to what was the primary."""

@@ -84,8 +84,8 @@ NO_LISTENER = f"cannot be reached: nothing listens there. Fix: {START_IT}"
 #: Most characters shown of an error that this module does not know.
 MAX_ERROR_CHARS = 160
 _PLACE_IN_SCRIPT = re.compile(r"Error running script \(call to \w+\): |@?user_script: ?\d+: |script: \w+, .*")
-#: Redis's words where the user of a script lacks a right; they depend on its version.
-_DENIED = "The user executing the script can't|ACL failure in script|NOPERM "
+#: Redis's words where a user lacks a right, in a script too: of many versions, and without redis-py's NOPERM.
+_DENIED = "The user executing the script can't|ACL failure in script|NOPERM |has no permissions to "
 _UNKNOWN_COMMAND = r"^unknown command ['`](\w+)"
 #: How `queue.lua` names a queue and its key that holds no list, and what that holds, unless it may not ask.
 _NO_LIST = re.compile(r"WRONGTYPE ((\S+?)(?:\x06\x16\w+)?) holds (\S*);")

@@ -10,8 +10,10 @@ from time import monotonic
 from typing import NamedTuple
 
 import structlog
+from redis.exceptions import ResponseError
 
 from llama_herd.error_code import ErrorCode
+from llama_herd.tasks.connection.complaint import denied_complaint, is_denied
 from llama_herd.tasks.ledger.answers import Emission, Emitted
 from llama_herd.tasks.ledger.held_jobs import EmitEntry
 from llama_herd.tasks.ledger.ledger import LOST
@@ -310,13 +312,15 @@ class Publisher(threading.Thread):
     def _cut_short(self, attempt: Attempt, entry: EmitEntry, reason: str) -> list[EmitEntry]:
         """End a job after its last recorded event, since Redis does not accept the next one."""
         attempt.is_cut_short = True
-        num_bytes = len(entry.event)
+        num_bytes, refusal = len(entry.event), ResponseError(reason)
+        message = f"Redis does not accept an event of {num_bytes:,} characters ({reason}). {FEWER}"
+        if is_denied(refusal):
+            message = reason = f"Redis {denied_complaint(refusal, 'record events')}"
         log.error("Redis refused a job's event", **attempt.line, num_bytes=num_bytes, reason=reason)
         with suppress(CallRefused):
             record = self._calls.insist(self._tenancies.for_attempt(attempt).ledger.record(attempt.job_id))
             if record is not None:
                 attempt.stream.rewind(record.seq, record.n)
-                message = f"Redis does not accept an event of {num_bytes:,} characters ({reason}). {FEWER}"
                 error = Failure(code=ErrorCode.NOT_RECORDED, message=message)
                 return [attempt.end("error", error)]
         self._end(attempt, Attempt.let_go)
