@@ -88,6 +88,15 @@ def test_a_job_whose_eta_is_far_waits_in_the_ledger_and_in_no_worker(client: Cli
     assert end_of(client, job_id).finish_reason == "cancelled"
 
 
+def test_an_eta_that_is_a_minute_too_far_is_told_two_numbers_that_differ(
+    client: Client, redis: Redis
+) -> None:
+    eta = datetime.now(UTC) + timedelta(days=MAX_AHEAD_DAYS, minutes=1)
+    error = end_of(client, push(redis, JOB, eta=eta.isoformat())).error
+    assert error is not None
+    assert error.message == "eta: must be at most 3650 days ahead, got 3651. Fix: an earlier time"
+
+
 @pytest.mark.parametrize("eta", FUTURE)
 def test_an_eta_that_nobody_lives_to_see_is_a_failure_that_says_so(
     eta: str, client: Client, redis: Redis, server: EmbeddedRedis

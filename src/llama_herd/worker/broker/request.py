@@ -1,7 +1,7 @@
 """Celery's view of a message: it shows no arguments, and Celery does not wait for a job's ETA."""
 
 from collections.abc import Callable, Mapping
-from math import isfinite
+from math import ceil, isfinite
 from time import time
 from typing import Any
 
@@ -119,9 +119,9 @@ def _unix_ms(text: Any) -> int:
 def _due_ms(text: Any) -> int:
     """Unix milliseconds of an ETA. Raises TooFar, besides what a bad time raises."""
     due_ms = _unix_ms(text)
-    num_days = (due_ms - 1000 * time()) / DAY_MS
+    num_days = ceil((due_ms - 1000 * time()) / DAY_MS)
     if num_days > MAX_AHEAD_DAYS:
-        raise TooFar(f"must be at most {MAX_AHEAD_DAYS} days ahead, got {num_days:.0f}. Fix: an earlier time")
+        raise TooFar(f"must be at most {MAX_AHEAD_DAYS} days ahead, got {num_days}. Fix: an earlier time")
     return due_ms
 
 
