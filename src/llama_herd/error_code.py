@@ -68,7 +68,7 @@ class ErrorCode(StrEnum):
     UNREADABLE = "unreadable", "the job's data in Redis is damaged, or was not written by llama-herd", _FINAL
     FORGOTTEN = "forgotten", "the job is over, and Redis no longer has its events", 410
     REFUSED = "refused", "Celery could not store the result or send a link", _FINAL
-    WRONG_POOL = "wrong_pool", "the Celery worker that took the message has no engine", _FINAL
+    WRONG_POOL = "wrong_pool", "no engine has met the message, or a task has called the job in place", _FINAL
 
     meaning: str
     http_status: int

@@ -56,6 +56,14 @@ def test_a_result_is_stored_as_a_dictionary(stored: Stored, finish_reason: Finis
     assert Result.model_validate(meta["result"]) == ended(finish_reason)
 
 
+@pytest.mark.parametrize("is_eager", [True, False])
+def test_who_calls_a_job_in_place_is_told_to_send_it(app: Celery, is_eager: bool) -> None:
+    """As map, starmap and chunks do, in a worker that has an engine."""
+    task = app.tasks[TASK_NAME]
+    with pytest.raises(GenerationError, match=r"^wrong_pool: .* by apply_async, many by a group$"):
+        task.apply(kwargs={"prompt": "x"}).get() if is_eager else task(prompt="x")
+
+
 def of_texts(*vectors: tuple[float, ...]) -> Result:
     """The result of a job whose texts had these vectors."""
     told = [b64encode(array("f", one).tobytes()).decode() for one in vectors]

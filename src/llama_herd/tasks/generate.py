@@ -27,6 +27,12 @@ from llama_herd.tasks.protocol.result import Result
 #: Key in Celery's request dictionary under which the pool leaves the `Result` for the task's body.
 OUTCOME = "herd_outcome"
 
+NO_ENGINE = "this worker has no engine. Fix: celery -A llama_herd.tasks.app worker, without -P"
+CALLED = (
+    "a job is not called in place, as map, starmap, chunks and task_always_eager do. Fix: send it by "
+    "apply_async, many by a group"
+)
+
 #: What the result of a job with texts tells beside these: the rest is of jobs that write text.
 _OF_ALL_JOBS = {"job", "finish_reason", "usage", "attempts", "worker", "timings"}
 
@@ -39,10 +45,8 @@ def tell(self: Task, *args: Any, **fields: Any) -> dict[str, Any]:
     """Return what came of the job, or raise GenerationError or DeadlineExceeded."""
     result: Result | None = self.request.get(OUTCOME)
     if result is None:
-        raise GenerationError(
-            ErrorCode.WRONG_POOL,
-            "this worker has no engine. Fix: celery -A llama_herd.tasks.app worker, without -P",
-        )
+        is_called = self.request.called_directly or self.request.is_eager
+        raise GenerationError(ErrorCode.WRONG_POOL, CALLED if is_called else NO_ENGINE)
     if result.finish_reason == "cancelled":
         is_wanted = not self.request.ignore_result
         self.backend.mark_as_revoked(
