@@ -10,6 +10,7 @@ import pytest
 IMPORTING = """
 import gc
 from llama_herd.cli.signals import load_torch
+from llama_herd.errors import BadInput
 
 def num_looks():
     return sum(generation["collections"] for generation in gc.get_stats())
@@ -19,7 +20,7 @@ try:
     load_torch()
     print(num_looks() - before, "looks")
     print("much" if gc.get_freeze_count() > 100_000 else "little", "is left out")
-except ImportError as error:
+except BadInput as error:
     print(error)
 print(gc.isenabled())
 """
@@ -44,4 +45,5 @@ def test_what_torch_makes_is_not_looked_through(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_collector_works_after_a_failed_import_too(tmp_path: Path) -> None:
-    assert said(tmp_path, f"{MANY}raise ImportError('broken')") == "broken\nTrue\n"
+    told = said(tmp_path, f"{MANY}raise ImportError('broken')")
+    assert told == "torch cannot be loaded: broken. Fix: install it anew\nTrue\n"

@@ -135,6 +135,7 @@ def test_celery_quotes_no_exception_either(fail: Callable[[], None], shown: Show
         ),
         (ConnectionRefusedError(111, "Connection refused"), "ConnectionRefusedError: [Errno 111] Connection"),
         (redis.ConnectionError("Error 111 connecting to redis:6379"), "Error 111 connecting to redis:6379"),
+        (ImportError("libcudart.so.13: cannot open"), "ImportError: libcudart.so.13: cannot open"),
         (torch.OutOfMemoryError("CUDA out of memory"), "torch.OutOfMemoryError: CUDA out of memory"),
     ],
 )

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
+from llama_herd.errors import BadInput
+
 
 @contextmanager
 def on_signals(
@@ -66,7 +68,7 @@ def load_torch() -> None:
     """Import torch. A Ctrl-C waits for the end of the import, which it could abort; a second one does not.
 
     From the main thread only. What is imported lives to the end: to look through it for garbage again and
-    again takes a quarter second.
+    again takes a quarter second. Raises BadInput if it is broken, as where a library of CUDA is missing.
     """
     asked = []
 
@@ -79,6 +81,8 @@ def load_torch() -> None:
         try:
             import_module("torch")
             gc.freeze()
+        except (ImportError, OSError, RuntimeError) as error:
+            raise BadInput(f"torch cannot be loaded: {error}. Fix: install it anew") from None
         finally:
             gc.enable()
     if asked:

@@ -17,7 +17,7 @@ from llama_herd.tasks.protocol.message import is_job_task
 
 #: Exceptions whose text cannot quote a prompt. Others may, such as a KeyError or a validation error.
 #: torch raises plain RuntimeErrors about shapes and devices; no code here that reads prompts raises one.
-SAFE = (HerdError, OSError, redis.ConnectionError, redis.TimeoutError, RuntimeError)
+SAFE = (HerdError, ImportError, OSError, redis.ConnectionError, redis.TimeoutError, RuntimeError)
 
 
 #: What every line begins with.

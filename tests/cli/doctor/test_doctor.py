@@ -1,9 +1,11 @@
 """What the doctor finds on a machine that is well, and on one that is not."""
 
 import json
+import os
 import re
 import resource
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -230,6 +232,19 @@ def test_a_machine_without_the_extra_is_a_client(redis_url: str, monkeypatch: py
     refused = invoke("doctor", "--model", "m.gguf", HERD_REDIS_URL=redis_url)
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert "`herd doctor --model` needs torch" in refused.stderr
+
+
+def test_a_torch_that_cannot_be_loaded_is_named_with_the_reason(redis_url: str, tmp_path: Path) -> None:
+    broken = tmp_path / "broken" / "torch.py"
+    broken.parent.mkdir()
+    broken.write_text('raise ImportError("libcudart.so.13: cannot open")\n')
+    path = f"{broken.parent}:{os.environ.get('PYTHONPATH', '')}"
+    env = environment(HERD_REDIS_URL=redis_url, PYTHONPATH=path)
+    done = subprocess.run([*COMMAND, "doctor", "--json"], env=env, capture_output=True, text=True, timeout=60)
+    found = {one["subject"]: one for one in json.loads(done.stdout)["findings"]}
+    assert (done.returncode, found["torch"]["state"]) == (1, "fail")
+    assert found["torch"]["detail"] == "torch cannot be loaded: libcudart.so.13: cannot open"
+    assert "model" not in found
 
 
 def test_a_gpu_that_torch_cannot_use_is_named(redis_url: str, tmp_path: Path) -> None:

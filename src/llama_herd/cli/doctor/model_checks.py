@@ -30,9 +30,9 @@ def check_torch(settings: WorkerSettings) -> Finding:
         )
     try:
         device = pin_device(settings.device)
+        load_torch()
     except BadInput as error:
         return Finding.told(error, "torch")
-    load_torch()
     import torch
 
     from llama_herd.model.kernels.gpu.load import complaint_of
@@ -87,10 +87,14 @@ def check_server(settings: WorkerSettings) -> Finding:
 
 
 def check_model(settings: WorkerSettings, *, has_device: bool) -> Iterator[Finding]:
-    """Whether a worker would serve the model, without reading its weights.
+    """Whether a worker would serve the model, without reading its weights; nothing where torch is broken.
 
     `has_device`: whether the device is there and pinned, so that its memory can be checked.
     """
+    try:
+        load_torch()
+    except BadInput:
+        return
     from llama_herd.worker.loading.hub_model import if_model_here
     from llama_herd.worker.loading.servable_model import ServableModel
 
