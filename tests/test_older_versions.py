@@ -35,6 +35,7 @@ TRIED = (
     "tests/worker/test_roles.py",
     "tests/worker/test_process.py",
     "tests/worker/test_clients.py",
+    "tests/cli/test_commands.py",
     "tests/cli/batch/test_real_worker.py",
     "tests/cli/batch/test_table_command.py",
     "tests/cli/batch/test_embed_command.py",
