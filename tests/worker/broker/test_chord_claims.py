@@ -50,6 +50,17 @@ def test_the_body_starts_once_though_each_part_is_told_often(app: Celery, redis:
     assert "a tale of b" in bodies(redis)[0]
 
 
+def test_the_body_starts_in_a_redis_that_is_full(app: Celery, redis: Redis) -> None:
+    app.backend.set_chord_size("g", 2)
+    redis.config_set("maxmemory", 1)
+    try:
+        tell(app, "a", 0)
+        tell(app, "b", 1)
+    finally:
+        redis.config_set("maxmemory", 0)
+    assert len(bodies(redis)) == 1
+
+
 class Killed(BaseException):
     """Ends a worker between two of its calls."""
 

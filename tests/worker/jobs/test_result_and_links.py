@@ -1,6 +1,7 @@
 """What Celery stores and sends once it is told how a job has ended."""
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from threading import Thread
 from typing import Any
 
@@ -11,14 +12,11 @@ from structlog.testing import capture_logs
 
 from llama_herd.errors import GenerationError
 from llama_herd.local.redis_server import EmbeddedRedis
-from llama_herd.tasks.app import make_app
 from llama_herd.tasks.connection.broken_connections import LARGE_BYTES
 from llama_herd.tasks.generate import run_tracer
 from llama_herd.tasks.protocol.events import End, Token
 from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.tasks.protocol.result import Result
-from llama_herd.tasks.settings import Settings
-from llama_herd.worker.broker.celery_config import insist_on_results
 from llama_herd.worker.broker.result_backend import NO_VALUE, settling
 from tests.chaos.harness.patience import wait_until
 from tests.redis_errors import num_errors
@@ -42,16 +40,41 @@ def traced(app: Celery, outcome: Result, **embed: Any) -> None:
     run_tracer(app.tasks[TASK_NAME], request, embed, outcome)
 
 
-def test_a_result_that_redis_has_no_room_for_is_offered_until_it_has(redis_url: str, redis: Redis) -> None:
-    app = make_app(Settings(redis_url=redis_url))
-    insist_on_results(app, Settings(redis_url=redis_url))
-    storing = Thread(target=app.backend.store_result, args=("job", {"text": "a tale"}, "SUCCESS"))
+@contextmanager
+def full(redis: Redis) -> Iterator[None]:
     redis.config_set("maxmemory", 1)
     try:
-        storing.start()
-        wait_until(lambda: num_errors(redis, "OOM"), "a result refused")
+        yield
     finally:
         redis.config_set("maxmemory", 0)
+
+
+@pytest.mark.parametrize("num_bytes", [10, LARGE_BYTES])
+def test_a_full_redis_takes_the_result_of_a_job_that_has_ended(
+    worker_app: Celery, redis: Redis, num_bytes: int
+) -> None:
+    with full(redis):
+        traced(worker_app, ended_well(text="x" * num_bytes))
+    assert worker_app.backend.get_result("job")["text"] == "x" * num_bytes
+
+
+def test_a_full_redis_takes_links_of_it(worker_app: Celery, redis: Redis) -> None:
+    links = {"callbacks": [worker_app.signature("then", queue="next")]}
+    with full(redis):
+        traced(worker_app, ended_well(), **links)
+    assert worker_app.backend.get_state("job") == "SUCCESS"
+    assert redis.llen("next") == 1
+
+
+def test_a_result_that_redis_refuses_is_offered_until_it_takes_it(redis_url: str, redis: Redis) -> None:
+    app = app_of_worker(redis_url)
+    storing = Thread(target=app.backend.store_result, args=("job", {"text": "a tale"}, "SUCCESS"))
+    redis.config_set("min-replicas-to-write", 1)
+    try:
+        storing.start()
+        wait_until(lambda: num_errors(redis, "NOREPLICAS"), "a result refused")
+    finally:
+        redis.config_set("min-replicas-to-write", 0)
     storing.join()
     assert app.backend.get_state("job") == "SUCCESS"
 
@@ -73,16 +96,16 @@ def test_a_redis_that_goes_before_a_result_is_stored_makes_no_failure_of_it() ->
 
 
 @pytest.mark.slow  # Celery pauses a second between two tries
-def test_a_link_that_redis_has_no_room_for_is_offered_until_it_has(worker_app: Celery, redis: Redis) -> None:
+def test_a_link_that_redis_refuses_is_offered_until_it_takes_it(worker_app: Celery, redis: Redis) -> None:
     links = {"callbacks": [worker_app.signature("then", queue="next")]}
     telling = Thread(target=traced, args=(worker_app, ended_well()), kwargs=links)
     redis.config_resetstat()
-    redis.config_set("maxmemory", 1)
+    redis.config_set("min-replicas-to-write", 1)
     try:
         telling.start()
-        wait_until(lambda: num_errors(redis, "OOM") > MANY, "a link refused again and again")
+        wait_until(lambda: num_errors(redis, "NOREPLICAS") > MANY, "a link refused again and again")
     finally:
-        redis.config_set("maxmemory", 0)
+        redis.config_set("min-replicas-to-write", 0)
     telling.join()
     assert worker_app.backend.get_state("job") == "SUCCESS"
     assert redis.llen("next") == 1

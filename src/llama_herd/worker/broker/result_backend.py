@@ -4,11 +4,11 @@ Celery judges errors by type alone, and would retry for ever what Redis will nev
 results' own does not take is not retried here, but owed.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence as Rows
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import structlog
 from celery.backends.redis import RedisBackend
@@ -16,7 +16,15 @@ from celery.states import SUCCESS
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.client import Pipeline
-from redis.exceptions import ConnectionError, NoPermissionError, NoScriptError, RedisError, TimeoutError
+from redis.commands.core import Script
+from redis.exceptions import (
+    ConnectionError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    RedisError,
+    TimeoutError,
+)
 from redis.retry import Retry
 
 from llama_herd.error_code import ErrorCode
@@ -25,12 +33,11 @@ from llama_herd.ops.logs import error_name
 from llama_herd.tasks.connection.broken_connections import LARGE_BYTES, BrokenConnections
 from llama_herd.tasks.connection.temporary_errors import is_temporary, redis_message
 from llama_herd.worker.broker.chord_claims import ChordClaims
+from llama_herd.worker.broker.full_redis import FREE_WRITE, write_on
 from llama_herd.worker.broker.result_server import RESULT_SERVER, ResultsAway, ResultServer
 from llama_herd.worker.insisting import insist
 
 log = structlog.get_logger(__name__)
-
-T = TypeVar("T")
 
 #: The setting of Redis above which a value makes it close the connection.
 LIMIT = "proto-max-bulk-len"
@@ -71,7 +78,12 @@ class StoringRedis(Redis):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         execute: Callable[..., Any] = super().execute_command
-        return _insist(self, lambda: execute(*args, **options), _largest(args))
+        [reply] = _insist(self, lambda: [execute(*args, **options)], [args])
+        return reply
+
+    def register_script(self, script: Any) -> Script:
+        """Celery's scripts, of chords, go on in a full Redis."""
+        return super().register_script(script if self.server else f"{FREE_WRITE}{script}")
 
     def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> "_Pipeline":
         pipeline = _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
@@ -98,13 +110,13 @@ class _Pipeline(Pipeline):
     server: ResultServer | None = None
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
-        commands = list(self.command_stack)
+        stack = list(self.command_stack)
 
         def act() -> list[Any]:
-            self.command_stack = list(commands)  # redis-py empties it at each try
+            self.command_stack = list(stack)  # redis-py empties it at each try
             return Pipeline.execute(self, raise_on_error)
 
-        return _insist(self, act, max((_largest(args) for args, _ in commands), default=0))
+        return _insist(self, act, [args for args, _ in stack])
 
 
 class OnePool:
@@ -252,11 +264,21 @@ class RemoteResultBackend(Remote, ResultBackend):
     """Celery's results and chords in a Redis of their own."""
 
 
-def _insist(client: StoringRedis | _Pipeline, act: Callable[[], T], num_bytes: int) -> T:
-    """Repeat a write until Redis accepts it. Raises GenerationError if it never will."""
-    breaks = BrokenConnections()
+def _insist(
+    client: StoringRedis | _Pipeline, act: Callable[[], list[Any]], commands: Rows[Rows[Any]]
+) -> list[Any]:
+    """Repeat writes until Redis accepts them. Raises GenerationError if it never will."""
+    breaks, num_bytes = BrokenConnections(), max(map(_largest, commands), default=0)
     if client.server is not None:
         client.server.check()
+
+    def write() -> list[Any]:
+        try:
+            return act()
+        except OutOfMemoryError:
+            if client.server is not None:  # it has nothing but results, and no jobs that would go on
+                raise
+        return write_on(without_retries(client), commands)
 
     def judge(error: Exception) -> None:
         if isinstance(error, NoScriptError) or not isinstance(error, RedisError):
@@ -275,7 +297,7 @@ def _insist(client: StoringRedis | _Pipeline, act: Callable[[], T], num_bytes: i
         if not client.insists and not breaks.num:
             raise error
 
-    return insist(act, "a result", judge=judge)
+    return insist(write, "a result", judge=judge)
 
 
 def _largest(parts: Iterable[Any]) -> int:
