@@ -9,7 +9,7 @@ from typing import Any
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from llama_herd.errors import RedisUnavailable
+from llama_herd.errors import KeptFull, RedisUnavailable
 from llama_herd.tasks.app import make_app
 from llama_herd.tasks.client.client import Client
 from llama_herd.tasks.connection.connect import connect
@@ -21,6 +21,9 @@ from llama_herd.tasks.protocol.message import TASK_NAME
 from llama_herd.tasks.protocol.result import Result
 from llama_herd.worker.settings import WorkerSettings
 from tests.chaos.harness.patience import PATIENCE_S, wait_until
+
+#: A job is refused for now. `KeptFull`, too: workers lift its limit seconds after Redis has memory again.
+REFUSALS = (RedisUnavailable, KeptFull)
 
 #: Tries of a call while Redis may be away: about 15 s.
 REDIS_TRIES = 40
@@ -53,7 +56,7 @@ class Jobs:
         return [self.accept({"sampling": sampling, **fields}, prefix) for _ in range(num_jobs)]
 
     def accept(self, fields: Mapping[str, Any], prefix: str = "job") -> str:
-        """Submit one job, retrying while Redis is away, and return its id. Raises TimeoutError."""
+        """Submit one job, retrying while Redis is away or full, and return its id. Raises TimeoutError."""
         with self.submitting:
             job_id = f"{prefix}-{next(self._numbers)}"
             job = fields if "kind" in fields else {"prompt": f"tale of {job_id}", **fields}
@@ -63,7 +66,7 @@ class Jobs:
     def _is_accepted(self, job_id: str, job: Mapping[str, Any]) -> bool:
         try:
             self.client.submit(job_id=job_id, **job)
-        except RedisUnavailable:
+        except REFUSALS:
             return False
         self.adopt(job_id, job)
         return True
