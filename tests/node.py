@@ -1,9 +1,9 @@
 """Node, and the packages of a folder: by default of the examples in JavaScript."""
 
 import fcntl
+import re
 import shutil
 import subprocess
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,9 @@ import pytest
 FOLDER = Path(__file__).parent.parent / "examples"
 
 needs_node = pytest.mark.skipif(not all(map(shutil.which, ("node", "npm"))), reason="no node or no npm")
+
+#: What npm says of a request without an answer, or without one that can be trusted.
+_OUT_OF_REACH = re.compile(r"request to \S+ failed|network")
 
 
 def bring_packages(folder: Path = FOLDER) -> None:
@@ -27,15 +30,15 @@ def _bring_packages(folder: Path) -> None:
     lock, brought = folder / "package-lock.json", folder / "node_modules" / ".package-lock.json"
     if brought.exists() and brought.stat().st_mtime > lock.stat().st_mtime:
         return
-    ask = partial(_npm, "ci", "--prefix", str(folder), "--ignore-scripts", "--no-audit", "--no-fund")
-    done = ask()
+    done = _install(folder)
     if done.returncode:
-        if _npm("ping").returncode:
-            pytest.skip("no npm packages: the registry is out of reach")
-        done = ask()  # it was for a moment
+        done = _install(folder)  # the registry may have been away for a moment
+    if _OUT_OF_REACH.search(done.stderr):
+        pytest.skip("no npm packages: the registry is out of reach")
     assert done.returncode == 0, done.stderr
 
 
-def _npm(*arguments: str) -> subprocess.CompletedProcess[str]:
-    options = ["--fetch-retries=0", "--fetch-timeout=20000", "--loglevel=error"]
-    return subprocess.run(["npm", *arguments, *options], capture_output=True, text=True, check=False)
+def _install(folder: Path) -> subprocess.CompletedProcess[str]:
+    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=0", "--fetch-timeout=20000"]
+    command = ["npm", "ci", "--prefix", str(folder), "--loglevel=error", *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
