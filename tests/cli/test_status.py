@@ -75,6 +75,23 @@ def test_a_mistyped_queue_of_bare_messages_is_shown_to_whoever_names_it(redis: R
 
 
 @pytest.mark.redis
+def test_workers_of_one_model_with_other_weights_are_named_once(redis: Redis, redis_url: str) -> None:
+    """One that loads its model, and one in front of another server, does not tell its own."""
+    for name, model, digest in (
+        *(("a@b", "tales", "0" * 16), ("c@d", "tales", "1" * 16), ("e@f", "tales", "1" * 16)),
+        *(("g@h", "tales", ""), ("i@j", "other", "2" * 16), ("k@l", "other", "2" * 16)),
+    ):
+        report(redis, name, model, weights_digest=digest)
+    shown = " ".join(invoke("status", HERD_REDIS_URL=redis_url).stdout.split())
+    assert shown.count("with other weights") == 1
+    assert re.search(r"a@b and [ce]@[df] serve tales with other weights each, .* Fix: the same files", shown)
+    done = json.loads(invoke("doctor", "--json", HERD_REDIS_URL=redis_url).stdout)
+    told = [one["detail"] for one in done["findings"] if one["subject"] == "workers"]
+    assert [one[:4] for one in told if "with other weights" in one] == ["a@b "]
+    assert "with other weights" not in invoke("status", "--model", "other", HERD_REDIS_URL=redis_url).stdout
+
+
+@pytest.mark.redis
 def test_how_long_a_queue_is_unserved_counts_from_the_last_report(redis: Redis, redis_url: str) -> None:
     report(redis, "a@b", "tales")
     now_s, _ = redis.time()

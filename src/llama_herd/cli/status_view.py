@@ -19,7 +19,7 @@ from llama_herd.tasks.client.status_texts import (
     unserved_note,
 )
 from llama_herd.tasks.client.tenant_status import QueueStatus, Status
-from llama_herd.tasks.protocol.worker_status import TROUBLE, WorkerStatus
+from llama_herd.tasks.protocol.worker_status import TROUBLE, WorkerStatus, fleet_complaints
 
 _QUEUE: ColumnKinds = {"model": NAME} | dict.fromkeys(
     ("waiting", "depth", "oldest", "run", "tok/s", "TTFT", "failed", "up"), FIGURE
@@ -98,7 +98,7 @@ def warning_lines(found: Status, served_models: Sequence[str]) -> Iterable[str]:
     for worker in found.workers:
         if worker.state in TROUBLE:
             yield f"{worker.name} is {worker.shown_state}: {TROUBLE[worker.state]}"
-    yield from dict.fromkeys(complaint for worker in found.workers for complaint in worker.complaints)
+    yield from fleet_complaints(found.workers)
 
 
 def job_view(job: JobStatus) -> Table:

@@ -104,6 +104,7 @@ class ScriptedMaker(SequenceMaker):
             tokenizer_info=None,
             sampling={},
             texts=ScriptedTexts(words, Embeds(Pooling.LAST), NUM_DIMENSIONS, room),
+            weights_digest="",
             model=model,
             ask=ask,
         )

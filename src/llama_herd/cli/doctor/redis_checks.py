@@ -27,6 +27,7 @@ from llama_herd.tasks.ledger.keys import Keys
 from llama_herd.tasks.ledger.redis_call import redis_time_ms, run_call
 from llama_herd.tasks.ledger.replies import text
 from llama_herd.tasks.protocol.priority import lists_of
+from llama_herd.tasks.protocol.worker_status import fleet_complaints
 from llama_herd.worker.settings import WorkerSettings
 
 #: The scripts use commands of this version.
@@ -222,7 +223,7 @@ def check_workers(settings: WorkerSettings) -> Iterator[Finding]:
     for own in settings.by_queue.values():
         try:
             with Client(settings=own) as client:
-                complaints += [complaint for worker in client.workers() for complaint in worker.complaints]
+                complaints += fleet_complaints(client.workers())
         except (HerdError, RedisError):  # another check has told, or this user may not see the reports
             continue
     for complaint in dict.fromkeys(complaints):

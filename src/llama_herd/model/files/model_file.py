@@ -1,5 +1,6 @@
 """ModelFile: what a Llama is loaded from, whichever format it is in, and the weights that it has to hold."""
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Self
@@ -16,6 +17,8 @@ from llama_herd.model.weights.weight import Weight
 ROPE_NAME = "rope_freqs.weight"
 #: What a reranker's file may have instead of a head: a row for each label.
 LABELS_NAME = "cls.output.weight"
+
+DIGEST_CHARS = 16
 
 Shape = tuple[int, ...]
 
@@ -63,6 +66,15 @@ class ModelFile(ABC):
     @abstractmethod
     def read_control_tokens(self, tokenizer: Tokenizer) -> ControlTokens:
         """The names of its control tokens, which chat templates write."""
+
+    def weights_digest(self) -> str:
+        """A digest of the first, middle and last row of each weight, as other weights have others in each."""
+        digest = hashlib.sha256()
+        for name, rows in sorted(self._weights.items()):
+            digest.update(f"{name} {rows.info.type.name} {rows.info.shape}\n".encode())
+            for row in (0, len(rows) // 2, len(rows) - 1):
+                digest.update(rows.read(slice(row, row + 1)).data)
+        return digest.hexdigest()[:DIGEST_CHARS]
 
     def close(self) -> None:
         """Give up the files; what has been read of them stays good."""

@@ -132,6 +132,9 @@ class Started(_Event):
     at_ms: int = Field(description="When, by the clock of Redis.")
     worker: str = Field(description="Name of the worker.")
     model: str = Field(description="The model that the worker serves.")
+    weights_digest: str | None = Field(
+        default=None, description="A digest of its weights, the same wherever these are; null: not known."
+    )
     seed: int = Field(description="The seed in effect, whether given or derived from the id.")
     n: int = Field(default=1, ge=1, le=1024, description="How many outputs the job has.")
     texts: int | None = Field(

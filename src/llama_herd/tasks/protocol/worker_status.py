@@ -1,7 +1,8 @@
 """A worker's report, each second or three, for `herd status` and other readers."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -56,6 +57,9 @@ LATER_FIX = (
     "worker like this takes the jobs"
 )
 
+#: Most workers that a complaint names.
+MAX_NAMED = 3
+
 #: What parts two workers of one name.
 NAMESAKE_FIX = "start one of them with another --name, or on a machine with a host name of its own"
 
@@ -76,6 +80,15 @@ def namesake_complaint(name: str) -> str:
     )
 
 
+def weights_complaint(model: str, workers: Sequence[str]) -> str:
+    """Say that workers of one model have other weights, one of each kind, with the fix."""
+    return (
+        f"{' and '.join(workers[:MAX_NAMED])} serve {model} with other weights each, and a job that changes "
+        "hands goes on with those of its new worker. Fix: the same files for all, or for each a "
+        "HERD_SERVED_MODEL_NAME of its own"
+    )
+
+
 class WorkerStatus(BaseModel):
     """A worker's last report. Unknown fields of other versions are ignored."""
 
@@ -85,6 +98,9 @@ class WorkerStatus(BaseModel):
     state: str = Field(description=f"{', '.join(get_args(WorkerState))}; other versions may have others.")
     model: str = Field(description="The model that it serves.")
     device: str = Field(description="Where the model is.")
+    weights_digest: str = Field(
+        default="", description="A digest of its weights, the same wherever these are; empty: not known."
+    )
     slots: int = Field(description="Most rows of its batch.")
     loaded_percent: int = Field(default=100, description="Share of the model's layers that is on the device.")
     started_ms: int = Field(default=0, description="When it had its model, in unix milliseconds; 0: not yet.")
@@ -188,3 +204,14 @@ class WorkerStatus(BaseModel):
         if self.namesake:
             complaints.append(namesake_complaint(self.name))
         return tuple(complaints)
+
+
+def fleet_complaints(workers: Sequence[WorkerStatus]) -> list[str]:
+    """What a tenant's workers complain of, and which models have workers with other weights, each once."""
+    found = [complaint for worker in workers for complaint in worker.complaints]
+    kinds = defaultdict[str, dict[str, str]](dict)
+    for worker in workers:
+        if worker.weights_digest:
+            kinds[worker.model].setdefault(worker.weights_digest, worker.name)
+    found += [weights_complaint(model, [*some.values()]) for model, some in kinds.items() if len(some) > 1]
+    return list(dict.fromkeys(found))

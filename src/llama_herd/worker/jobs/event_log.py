@@ -47,7 +47,8 @@ UNWATCHED_S = 0.5
 class EventAuthor(NamedTuple):
     """The writer of events: a worker, with its model, the bytes of the model's ids, and the tenant.
 
-    num_dimensions: of a whole vector of the model; 0: it makes none.
+    num_dimensions: of a whole vector of the model; 0: it makes none. weights_digest: of the model; empty: not
+    known.
     """
 
     worker: str
@@ -55,6 +56,7 @@ class EventAuthor(NamedTuple):
     tenant: str = "default"
     pieces: Sequence[bytes] = ()
     num_dimensions: int = 0
+    weights_digest: str = ""
 
     def line(self, job_id: str, attempt: int | None, trace_id: str | None) -> dict[str, object]:
         """Return the fields that each line of this worker's log has about a job."""
@@ -232,6 +234,7 @@ class EventLog:
             at_ms=self._claimed_ms + round(1000 * (monotonic() - self._claimed_s)),
             worker=self.author.worker,
             model=self.author.model,
+            weights_digest=self.author.weights_digest or None,
             seed=seed,
             n=self.num_choices,
             texts=self.num_texts,

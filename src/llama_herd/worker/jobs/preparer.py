@@ -236,6 +236,7 @@ class Preparer:
         now_ms = claimed.now_ms + round(1000 * (monotonic() - attempt.claimed_s))
         sequences = self.maker.sequences(attempt.job_id, job, now_ms, claimed.due_ms, handling)
         self._check_dimensions(recorded.dimensions)
+        self._note_weights(attempt, recorded.weights_digests)
         for sequence in sequences:
             self._resume(sequence, recorded)
         attempt.take(sequences, self.maker.echoed_prompt(job, sequences[0].prompt_ids))
@@ -260,6 +261,12 @@ class Preparer:
                 f"the vectors so far have {others[0]} dimensions, those of this worker's model have {own}"
             )
             raise GenerationError(ErrorCode.OTHER_VOCABULARY, message)
+
+    def _note_weights(self, attempt: Attempt, recorded: frozenset[str]) -> None:
+        """Log that what is recorded was made with other weights than those that it goes on with."""
+        own = self.maker.weights_digest
+        if own and recorded - {own}:
+            log.warning("job goes on with other weights", **attempt.line, own=own, before=sorted(recorded))
 
     def _submit(self, attempt: Attempt, sequences: Rows[Sequence]) -> None:
         """Submit the sequences to the engine; those that have ended already go to the publisher."""

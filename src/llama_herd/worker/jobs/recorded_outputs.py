@@ -12,7 +12,8 @@ class RecordedOutputs(NamedTuple):
     """The events of earlier attempts: ids and texts by output, and a hash of all text in their order.
 
     vectors: numbers of the texts whose vectors they have. dimensions: of the models that made these, where
-    they say so. ends: why outputs have ended, if there are several.
+    they say so. ends: why outputs have ended, if there are several. weights_digests: of the models that made
+    tokens or vectors, where they say so.
     """
 
     ids: dict[int, list[int]]
@@ -22,20 +23,25 @@ class RecordedOutputs(NamedTuple):
     vectors: frozenset[int] = frozenset()
     ends: Mapping[int, tuple[FinishReason, StopReason]] = {}
     dimensions: frozenset[int] = frozenset()
+    weights_digests: frozenset[str] = frozenset()
 
     @classmethod
     def from_events(cls, events: Iterable[Event]) -> Self:
         """Gather what the events say of each output."""
         ids, texts = dict[int, list[int]](), dict[int, list[str]]()
-        said, vectors, dimensions, told = dict[int, OutputCount](), set[int](), set[int](), None
+        said, vectors = dict[int, OutputCount](), set[int]()
+        started: Started | None = None
+        dimensions, digests = set[int | None](), set[str | None]()
         ends = dict[int, tuple[FinishReason, StopReason]]()
         text_hash = hashlib.sha256()
         for event in events:
             if isinstance(event, Started):
-                told = event.dimensions
+                started = event
+            if isinstance(event, Vectors | Token) and started is not None:
+                digests.add(started.weights_digest)
             if isinstance(event, Vectors):
                 vectors.update(event.texts)
-                dimensions.update([told] if told else ())
+                dimensions.add(started.dimensions if started else None)
             if isinstance(event, Token):
                 choice = event.choice or 0
                 ids.setdefault(choice, []).extend(event.ids)
@@ -45,7 +51,8 @@ class RecordedOutputs(NamedTuple):
                 if event.finish_reason is not None:
                     ends[choice] = event.finish_reason, event.stop_reason
         joined = {choice: "".join(parts) for choice, parts in texts.items()}
-        return cls(ids, joined, text_hash, said, frozenset(vectors), ends, frozenset(dimensions))
+        told = frozenset(filter(None, dimensions)), frozenset(filter(None, digests))
+        return cls(ids, joined, text_hash, said, frozenset(vectors), ends, *told)
 
     @property
     def num(self) -> int:

@@ -87,6 +87,7 @@ class Standing:
             state=self.state(*([tenancy] if queue else self.tenancies)),
             model=self.settings.served_model,
             device=self.settings.device,
+            weights_digest=self.maker.weights_digest,
             slots=self.settings.slots,
             chats="yes" if self.maker.chat else "",
             sampling=json.dumps(self.maker.sampling) if self.maker.sampling else "",
@@ -115,8 +116,9 @@ class Standing:
 
     @property
     def kind(self) -> dict[str, str]:
-        """The types of the worker's numbers and the form of its weights, which its status does not say."""
-        return {"dtype": self.plan.dtype, "weights": "blocks" if self.plan.keeps_blocks else "dense"}
+        """The types of the worker's numbers, and its weights: in which form, and which."""
+        form = "blocks" if self.plan.keeps_blocks else "dense"
+        return {"dtype": self.plan.dtype, "weights": form, "weights_digest": self.maker.weights_digest}
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -205,7 +205,12 @@ class Tenancy:
             ClaimedJobs(drop),
             StreamReader(redis, ledger, *lengths),
             EventAuthor(
-                worker, own.served_model, own.tenant, maker.tokenizer.pieces, maker.texts.num_dimensions
+                worker,
+                own.served_model,
+                own.tenant,
+                maker.tokenizer.pieces,
+                maker.texts.num_dimensions,
+                maker.weights_digest,
             ),
             celery_config.app_of(own),
         )

@@ -60,6 +60,7 @@ class SequenceMaker:
     tokenizer_info: TokenizerInfo | None  # None: jobs may not ask for it
     sampling: Mapping[str, float]  # that the model's files recommend
     texts: TextMaker
+    weights_digest: str  # of the model; empty: not known
 
     def sequences(
         self, job_id: str, job: Job, now_ms: int, due_ms: int | None = None, handling: Handling = PLAIN

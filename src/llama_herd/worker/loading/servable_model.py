@@ -53,6 +53,9 @@ class ServableModel(ServableTexts):
         """The kernels that compute the model. A GPU's are compiled now, if they never were before."""
         return kernels_of(self.settings, self.device, self.file, is_only_planned=self.is_only_planned)
 
+    def weights_digest(self) -> str:
+        return self.file.weights_digest()
+
     def plan(self) -> MemoryPlan:
         """The memory that it takes, fitting or not. Raises SettingsError for settings that do not suit it."""
         return MemoryPlan.for_model(self.settings, self.file, self.device, self.kernels)

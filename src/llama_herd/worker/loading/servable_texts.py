@@ -145,7 +145,12 @@ class ServableTexts:
             tokenizer_info=self.tokenizer_info(room) if self.settings.tokenizer_info else None,
             sampling=self.sampling,
             texts=TextMaker(self.tokenizer, self.file.purpose, num_dimensions, room),
+            weights_digest=self.weights_digest(),
         )
+
+    def weights_digest(self) -> str:
+        """Of the weights that will run; empty: they are not read here."""
+        return ""
 
     def check_chat(self) -> None:
         """Raise ModelFileError when there is a chat template that cannot be used, or be tried now."""
