@@ -1,6 +1,7 @@
 """Calls over a real connection: forgotten scripts, errors of one among many, the asyncio twins."""
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha1
 from threading import get_ident
@@ -163,6 +164,16 @@ def test_a_lost_connection_is_an_error_of_redis_py() -> None:
 
 def test_an_error_of_what_cannot_be_read_can_be_shown() -> None:
     assert repr(UnreadableReply("x holds y")) == "UnreadableReply('x holds y')"
+
+
+@pytest.mark.parametrize(
+    ("key", "fix"), [("{a}:job", "purge the job"), ("{a}:events", "purge the job"), ("outbox", "delete what")]
+)
+def test_a_job_may_be_purged_where_its_key_cannot_be_read_and_nothing_else(
+    redis: Redis, key: str, fix: str
+) -> None:
+    (told,) = run_calls(redis, [RedisCall("HGETALL", [f"herd:default:{key}"], [], int)])
+    assert re.search(rf"{re.escape(key)} cannot be read \(TypeError\).* Fix: {fix}", str(told))
 
 
 def between_rounds(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[int]:

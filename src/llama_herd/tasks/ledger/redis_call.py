@@ -239,9 +239,11 @@ def _answer(call: RedisCall[T], reply: Any) -> T | ResponseError:
         return call.parse(reply)
     except _PARSE_ERRORS as error:
         place = call.keys[0] if call.keys else "Redis"
+        is_of_job = place.endswith(("}:job", "}:events"))
+        fix = "purge the job" if is_of_job else "delete what somebody else has written there"
         return UnreadableReply(
             f"{place} cannot be read ({type(error).__name__}): this version has not written it. "
-            "Fix: purge the job, or use the version that wrote it"
+            f"Fix: {fix}, or use the version that wrote it"
         )
 
 
