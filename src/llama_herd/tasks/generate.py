@@ -34,7 +34,7 @@ CALLED = (
 )
 
 #: What the result of a job with texts tells beside these: the rest is of jobs that write text.
-_OF_ALL_JOBS = {"job", "finish_reason", "usage", "attempts", "worker", "timings"}
+_OF_ALL_JOBS = {"job", "finish_reason", "usage", "attempts", "worker", "timings", "weights_digests"}
 
 #: Most tasks that one message may link, those of its groups and chords included. A message has room for
 #: thirty thousand, which a worker sends in 23 s; a thousand take 0.7 s.

@@ -8,7 +8,9 @@ import pytest
 from llama_herd.tasks.openai.answer_schema import ChatCompletionChunk, Completion
 from llama_herd.tasks.openai.chunks import Chunks
 from llama_herd.tasks.openai.request_body import CHAT, COMPLETIONS, ENDPOINTS, Endpoint
+from llama_herd.tasks.openai.response import response_frame
 from llama_herd.tasks.protocol.events import End, Event, Started, Token, ToolCall, Usage
+from llama_herd.tasks.protocol.result import Result
 
 COMMON: dict[str, Any] = {"job": "j", "epoch": 1}
 USAGE = Usage(prompt_tokens=3, completion_tokens=2, total_tokens=5)
@@ -49,6 +51,22 @@ def test_a_chat_says_who_speaks_then_the_text_then_why_it_ended() -> None:
     assert choices[-1]["stop_reason"] == "END"
     assert {chunk["id"] for chunk in found} == {"chatcmpl-j"}
     assert {chunk["object"] for chunk in found} == {"chat.completion.chunk"}
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_the_fingerprint_tells_the_weights_of_each_worker_that_told_them(endpoint: Endpoint) -> None:
+    def told(*events: Event) -> list[str]:
+        """The fingerprints of the chunks, each once, and that of the whole answer."""
+        whole = response_frame(endpoint, "j", "tales", Result.from_events(events))
+        both = [*chunks(endpoint, *events), whole]
+        return list(dict.fromkeys(one["system_fingerprint"] for one in both))
+
+    [ours] = told(started(), token(2, "Hello"), end(3))
+    first, later = (started(weights_digest=digest) for digest in ("00ff", "11ee"))
+    assert told(first, token(2, "Hello"), end(3)) == [f"{ours}-00ff"]
+    later = later.model_copy(update={"seq": 3, "attempt": 2})
+    mixed = told(first, token(2, "Hel"), later, token(4, "lo"), end(5))
+    assert mixed == [f"{ours}-00ff", f"{ours}-11ee", f"{ours}-00ff-11ee"]
 
 
 def test_a_call_is_one_delta_and_reasoning_comes_as_it_is_thought() -> None:

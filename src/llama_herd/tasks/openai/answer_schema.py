@@ -156,7 +156,9 @@ class Head(AnswerModel):
     id: str = Field(description="cmpl- or chatcmpl-, and the id of the job.")
     created: int = Field(description="When the answer was made, in seconds since 1970.")
     model: str | None = Field(description="The model that was asked.")
-    system_fingerprint: str = Field(description="The version of llama-herd.")
+    system_fingerprint: str = Field(
+        description="The version of llama-herd, and a digest of the model's weights."
+    )
 
 
 class PromptTokensDetails(AnswerModel):

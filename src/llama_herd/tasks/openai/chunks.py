@@ -9,9 +9,9 @@ from typing import Any
 from llama_herd.tasks.openai.logprobs import Echo, Offsets, logprobs_of
 from llama_herd.tasks.openai.request_body import CHAT, Endpoint
 from llama_herd.tasks.openai.response import (
-    FINGERPRINT,
     answer_id,
     call_object,
+    fingerprint_of,
     finish_reason_of,
     summed_usage,
     usage_object,
@@ -62,7 +62,7 @@ class Chunks:
             "object": "chat.completion.chunk" if self.endpoint == CHAT else "text_completion",
             "created": int(time()),
             "model": self.model,
-            "system_fingerprint": FINGERPRINT,
+            "system_fingerprint": fingerprint_of(()),
         }
         self._tail: dict[str, Any] = {"usage": None} if self.has_usage else {}
 
@@ -72,6 +72,8 @@ class Chunks:
             case Started():
                 if event.seq == 1:  # later attempts find in the cache what this one has computed
                     self._cached_tokens = event.cached_tokens
+                if event.weights_digest is not None:
+                    self._head["system_fingerprint"] = fingerprint_of([event.weights_digest])
                 self._num_choices = event.n
                 self._prompt_tokens = event.prompt_tokens
                 if event.prompt_ids is not None:

@@ -1,6 +1,6 @@
 """Results of jobs as the body of an OpenAI response."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from time import time
 from typing import Any
 
@@ -11,8 +11,7 @@ from llama_herd.tasks.protocol.events import FinishReason, ToolCall, Usage
 from llama_herd.tasks.protocol.json_values import json_pieces, json_text
 from llama_herd.tasks.protocol.result import Output, Result
 
-#: Which version of ours made an answer.
-FINGERPRINT = f"llama-herd-{own_version()}"
+_OWN_VERSION = f"llama-herd-{own_version()}"
 
 
 def response_pieces(endpoint: Endpoint, job_id: str, model: str | None, result: Result) -> Iterator[str]:
@@ -54,8 +53,13 @@ def response_frame(endpoint: Endpoint, job_id: str, model: str | None, result: R
         "created": int(time()),
         "model": model,
         "usage": usage_object(result.usage, result.cached_tokens),
-        "system_fingerprint": FINGERPRINT,
+        "system_fingerprint": fingerprint_of(result.weights_digests or ()),
     }
+
+
+def fingerprint_of(weights_digests: Iterable[str]) -> str:
+    """What made an answer: our version, and the weights as far as these are known."""
+    return "-".join((_OWN_VERSION, *weights_digests))
 
 
 def answer_id(endpoint: Endpoint, job_id: str) -> str:

@@ -122,6 +122,11 @@ class Result(Output):
         description="The worker that ended it, or else the last one that had it; null if none had."
     )
     timings: Timings | None = Field(description="Times of the whole job; null if no worker took them.")
+    weights_digests: tuple[str, ...] | None = Field(
+        default=None,
+        description="Digests of the weights of the workers that started it, each once; with several, each "
+        "may have made a part. Null: none told.",
+    )
     prompt_logprobs: tuple[float, ...] | None = Field(
         default=None, description="Log-probability of each prompt token except the first, if requested."
     )
@@ -245,6 +250,8 @@ class Result(Output):
             attempts=end.attempts,
             worker=end.worker,
             timings=end.timings,
+            weights_digests=tuple(dict.fromkeys(one.weights_digest for one in starts if one.weights_digest))
+            or None,
         )
 
     def raise_for_error(self) -> Self:
